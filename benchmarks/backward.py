@@ -1,14 +1,14 @@
-"""Checks and measures gradients on the GPU, beside the peers: the whole operator, every launch.
+"""Checks and measures the backward on the GPU, beside its peers: the whole operator, every launch.
 
     python benchmarks/backward.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape and candidate: milliseconds in turn with a flushed L2 and back to back, TFLOP/s
-(five products of the scores that the mask leaves), the ratio of the best peer's time to ours,
-and the most memory that a call has beside its arguments.
-Ours are what is chosen by rule, what is chosen where results have to be the same at every run, and
-the two schemes of the sm80 family, whose peer is FlashAttention-2. Gradients are checked against
-float32 before they are timed. FlashAttention-3 is upstream's C++ build where it is installed or
-named by FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's, through autograd.
+It writes one row for each shape and candidate: milliseconds in turn with a flushed L2 and back to
+back, TFLOP/s (five products of the scores that the mask leaves), the ratio of the best peer's time
+to ours, and the peak memory of a call beside its arguments.
+Our candidates are the heuristic's choice, its choice for deterministic results, and the two schemes
+of the sm80 family, whose peer is FlashAttention-2. Gradients are checked against float32 before
+they are timed. FlashAttention-3 is upstream's C++ build, if it is installed or named by
+FLASHSMITH_FA3_LIBRARY; cuDNN and FlashAttention-2 are torch's, through autograd.
 Writes backward.csv and backward_environment.json.
 """
 
@@ -21,7 +21,7 @@ from flashsmith.configs import CAUSAL, FULL
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.program import Benchmark, run_program
 
-TOKENS, HIDDEN = 16384, 2048  # of the grid's shapes: batch x length, heads x d_head
+TOKENS, HIDDEN = 16384, 2048  # of each shape: batch x length, heads x d_head
 CANDIDATES = (
     *("flashsmith", "flashsmith deterministic", "flashsmith sm80", "flashsmith sm80 sums"),
     *("fa3", "fa3_deterministic", "cudnn", "fa2"),

@@ -1,10 +1,10 @@
-"""Measures what a call costs on the host, beside torch.add: what a loop of tiny problems sees.
+"""Measures the host's cost of a call, beside torch.add: it bounds a loop over tiny problems.
 
     python benchmarks/call_overhead.py --out build/gpu
 
-Calls of each kind run in turn, a hundred at a time behind a synchronisation, so that the driver's
-queue never fills and the host never waits for the GPU. Prints microseconds a call (the median of
-the turns, and the least) with the versions of what ran, and writes call_overhead.csv.
+Calls of each kind run in turn, a hundred at a time after a synchronisation, so that the driver's
+queue never fills and the host never waits for the GPU. Prints microseconds a call (the median and
+the minimum of the turns) with the versions that ran, and writes call_overhead.csv.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from flashsmith.selection.select import select_config
 
 SHAPE = (1, 128, 2, 128)  # batch, seq_len, n_heads, d_head: less work than a launch costs
 CALLS_AT_ONCE = 100
-LAYERS = 8  # of attention, one behind the other, in a step that is compiled as a whole
-PACKED_BATCHES = 16  # of sequences with lengths of their own
+LAYERS = 8  # consecutive layers of attention in a step that is compiled as a whole
+PACKED_BATCHES = 16  # batches of varlen sequences
 WARMUP_TURNS = 3
 SM80 = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+buffer+opt_softmax"
 FILE_NAME = "call_overhead.csv"
@@ -44,18 +44,18 @@ Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k and v
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds a call, over the turns."""
+    """Microseconds a call: the median and the minimum over the turns."""
 
     median: float
-    least: float
+    minimum: float
 
 
 def calls(device: torch.device) -> dict[str, Run]:
-    """Returns what is measured, torch.add first: the name of each call, and the call."""
+    """Returns the measured calls by name, torch.add first."""
     operand = torch.randn(SHAPE, device=device)
     add: dict[str, Run] = {"torch.add": lambda: torch.add(operand, operand)}
     rows = dense_rows(device)
-    compilers = ("inductor",) if device.type == "cuda" else ()  # minutes of a C++ compiler
+    compilers = ("inductor",) if device.type == "cuda" else ()  # on a CPU, C++ takes minutes
     return (
         add
         | attentions(rows)
@@ -72,7 +72,7 @@ def dense_rows(device: torch.device) -> Rows:
 
 
 def attentions(rows: Rows) -> dict[str, Run]:
-    """Returns calls of ``attention``, each with one argument more than the first, and of peers."""
+    """Returns calls of ``attention``, plain and with one argument more each, and of peers."""
     q, k, v = rows
     batch, seq_len, n_heads, _ = SHAPE
     of_heads = torch.rand(n_heads, device=q.device)
@@ -119,9 +119,9 @@ def forwards(rows: Rows) -> dict[str, Run]:
 
 
 def packed_calls(device: torch.device, compilers: Sequence[str]) -> dict[str, Run]:
-    """Returns calls over packed sequences: the same lengths each time, other lengths each time,
-    with gradients, and compiled: a call alone, beside what torch takes to enter any compiled
-    function, and a step of several layers."""
+    """Returns calls over packed sequences: with the same lengths each time, with other lengths each
+    time, with gradients, and compiled. A compiled call runs alone, beside a compiled function of
+    one addition, and in a step of several layers."""
     batches = [packed_batch(device, seed) for seed in range(PACKED_BATCHES)]
 
     def step(q: torch.Tensor, *rest: Any) -> Any:
@@ -193,7 +193,7 @@ def cache_calls(device: torch.device) -> dict[str, Run]:
 
 
 def training_steps(rows: Rows) -> dict[str, Run]:
-    """Returns calls with their gradients, by ``attention`` and by torch's attention."""
+    """Returns calls with their gradients, of ``attention`` and of torch's attention."""
     q, k, v = (t.detach().requires_grad_() for t in rows)
 
     def step(attend: Callable[..., torch.Tensor], q: Any, k: Any, v: Any) -> Any:
@@ -209,7 +209,7 @@ def training_steps(rows: Rows) -> dict[str, Run]:
 
 
 def build(runs: Mapping[str, Run]) -> None:
-    """Makes each call once, side by side: most of a first call is a compiler's time."""
+    """Makes each call once, in parallel, because a first call mostly waits for a compiler."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(lambda run: run(), runs.values()))
 
@@ -220,7 +220,7 @@ def measure(
     synchronize: Run,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Cost]:
-    """Times each of ``runs`` in every turn, behind a few turns that are not counted."""
+    """Times each of ``runs`` in every turn, after a few turns that are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(WARMUP_TURNS + turns):
         for name, run in runs.items():
@@ -239,13 +239,13 @@ def measure(
 
 
 def rows(costs: Mapping[str, Cost], stamp: Mapping[str, str]) -> list[dict[str, str]]:
-    """Of the table; shares are of the first, which is torch.add."""
+    """Returns the rows of the table, with ratios to the first call, which is torch.add."""
     first = next(iter(costs.values()))
     return [
         {
             "call": name,
             "us": f"{cost.median:.2f}",
-            "least_us": f"{cost.least:.2f}",
+            "min_us": f"{cost.minimum:.2f}",
             "times_torch_add": f"{cost.median / first.median:.2f}",
             **stamp,
         }
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=200)
     options = parser.parse_args(arguments)
 
-    os.environ[settings.BACKGROUND_BUILD.name] = "off"  # stand-ins are not what is measured
+    os.environ[settings.BACKGROUND_BUILD.name] = "off"  # stand-ins must not be measured
     runs = calls(torch.device("cuda"))
     build(runs)
     costs = measure(runs, options.turns, torch.cuda.synchronize)
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = rows(costs, stamp)
     print(", ".join(f"{name} {value}" for name, value in stamp.items()))
     for row in table:
-        print(f"{row['call']:38} {row['us']:>7} us, least {row['least_us']:>7} us")
+        print(f"{row['call']:38} {row['us']:>7} us, least {row['min_us']:>7} us")
     write_rows(options.out / FILE_NAME, table)
 
 

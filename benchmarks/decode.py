@@ -2,16 +2,16 @@
 
     python benchmarks/decode.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, GB/s of keys
-and values (each once, as many bytes as the cache has), and the ratio of the best peer's time with
-the same cache to ours. A cache has entries, or pages in random order, of 16 or of 8 bits. Ours are
-what is chosen by rule with the work shared out evenly, the same with a number of splits that gives
-batch invariance, of entries what ``attention`` takes, and of 8 bits with a scale for each row.
-All results are checked against float32 before they are timed. At the end: geometric means of the
-ratios. Writes decode.csv and decode_environment.json.
+It writes one row for each shape, kind of KV cache and candidate: microseconds in turn with a
+flushed L2, GB/s of keys and values (each counted once, in the bytes of the cache), and the ratio of
+the best peer's time with the same cache to ours. A cache has slots, or pages in random order, and
+is 16-bit or FP8. Our candidates are the heuristic's choice with a stream-K schedule, the same with
+a fixed number of splits (batch invariance), for slots the kernel that ``attention`` takes, and for
+FP8 per-token scales. All results are checked against float32 before they are timed. Geometric means
+of the ratios come last. Writes decode.csv and decode_environment.json.
 
-``--cases table`` measures the table of contexts, batches, heads and head dimensions; without it a
-few of these. ``--config`` names configurations that are measured beside what is chosen.
+``--cases table`` measures a table of contexts, batches, heads and d_heads; without it, a few of
+these. ``--config`` names configurations that are measured beside the heuristic's choice.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import cache_names
 from flashsmith.lab.bench.program import Benchmark, run_program
 
-KEYS = 1 << 18  # of all requests, where there are many
-MOST_ELEMENTS = KEYS * 8 * 128  # of K
+KEYS = 1 << 18  # of all requests together, in shapes with many
+MAX_ELEMENTS = KEYS * 8 * 128  # of K
 SHORT = 2048  # context
 CANDIDATES = (*BENCHES["decode"].ours, *BENCHES["decode"].peers)
 SHAPE = ("batch", "context", "heads", "heads_kv", "queries", "d_head", "cache", "candidate")
 
 
 class Shape(NamedTuple):
-    """Requests that all have the same length."""
+    """A batch of requests of equal length."""
 
     batch: int
     context: int
@@ -73,14 +73,14 @@ def cases(shapes: Sequence[Shape] = SHAPES, group: str = "") -> list[Case]:
 
 
 def table() -> Iterator[Shape]:
-    """Contexts from 128 to 128k, batches from 1 to 256, and other heads and head dimensions."""
+    """Yields contexts from 128 to 128k, batches from 1 to 256, and other heads and d_heads."""
     contexts, batches = (128, 512, 2048, 8192, 32768, 131072), (1, 16, 256)
     kinds = [
         *((*heads, 1, 128) for heads in ((32, 8), (64, 8), (32, 32), (8, 1))),
         *((32, 8, 1, d_head) for d_head in (64, 256)),
     ]
     for (heads, heads_kv, queries, d_head), context, batch in product(kinds, contexts, batches):
-        if batch * context * heads_kv * d_head <= MOST_ELEMENTS:
+        if batch * context * heads_kv * d_head <= MAX_ELEMENTS:
             yield Shape(batch, context, heads, heads_kv, queries, d_head)
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/decode_graph.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape and candidate: microseconds a call of a graph of 64, the median of ten replays. The
-keys of small shapes stay in L2. Writes decode_graph.csv and decode_graph_environment.json.
+It writes one row for each shape and candidate: microseconds a call in a graph of 64 calls, the
+median of ten replays. The keys of small shapes stay in L2. Writes decode_graph.csv and
+decode_graph_environment.json.
 """
 
 from __future__ import annotations

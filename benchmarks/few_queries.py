@@ -1,12 +1,12 @@
-"""Checks and measures few queries over a long cache on the GPU, beside FlashAttention-3.
+"""Checks and measures few queries over a long KV cache on the GPU, beside FlashAttention-3.
 
     python benchmarks/few_queries.py --out benchmarks/results/h200/2026-01-01
 
-One row a shape, kind of cache and candidate: microseconds in turn with a flushed L2, and the ratio
-of FlashAttention-3's time to ours. Candidates are what ``decode`` takes, the rule's kernels of each
-family of decode, others by ``--config``, and FlashAttention-3 with lengths on the device. All
-results are checked against float32 before they are timed.
-Writes few_queries.csv and few_queries_environment.json.
+It writes one row for each shape, kind of KV cache and candidate: microseconds in turn with a
+flushed L2, and the ratio of FlashAttention-3's time to ours. Candidates are the kernel that
+``decode`` chooses, the heuristics' kernels of each decode family, others by ``--config``, and
+FlashAttention-3 with lengths on the device. All results are checked against float32 before they are
+timed. Writes few_queries.csv and few_queries_environment.json.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import product
 
 from decode import SHAPE, Shape
 from flashsmith.configs import DType
-from flashsmith.configs.sm80.decode_space import rule as sm80_rule
-from flashsmith.configs.sm90.decode_space import rule as sm90_rule
+from flashsmith.configs.sm80.decode_space import heuristic as sm80_heuristic
+from flashsmith.configs.sm90.decode_space import heuristic as sm90_heuristic
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.program import Benchmark, run_program
@@ -41,8 +41,8 @@ SHAPES = (
 def case(shape: Shape, cache: str) -> Case:
     rows = shape.queries * (shape.heads // shape.heads_kv)
     workload = DecodeWorkload(DType.BF16, shape.d_head, rows)
-    by_rule = (str(rule(workload)) for rule in (sm80_rule, sm90_rule))
-    return shape.case(cache, ("flashsmith", *by_rule, "fa3"))
+    by_heuristic = (str(heuristic(workload)) for heuristic in (sm80_heuristic, sm90_heuristic))
+    return shape.case(cache, ("flashsmith", *by_heuristic, "fa3"))
 
 
 BENCHMARK = Benchmark(

@@ -1,15 +1,15 @@
-"""Measures what a user waits for at first: many shapes, then a model, from an empty kernel cache.
+"""Measures a user's first waits: many shapes, then a model, from an empty kernel cache.
 
     python benchmarks/first_calls.py --out benchmarks/results/h200/2026-01-01
     python benchmarks/first_calls.py --small --out build/emulator
 
-112 mixed shapes go through ``attention``, once each, which orders kernels in the background. While
-these are built, a small Llama with random weights generates tokens for a batch that is padded on
-the left, by transformers with flashsmith's attention: first a few, which wait for kernels that
-nothing can stand in for, then all; SDPA's time for the same tokens is taken before, when nothing
-else runs. When nothing is built any longer, both generate all tokens in turn, three times. Results
-are checked against SDPA's, outside of what is timed. The column ``builders`` says how many threads
-were building when a row began. Writes first_calls.csv and first_calls_environment.json.
+112 mixed shapes go through ``attention`` once each, which orders kernels in the background. During
+these builds, a small Llama with random weights generates tokens for a batch padded on the left, by
+transformers with flashsmith's attention: first a few, which wait for kernels without a stand-in,
+then all. SDPA's time for the same tokens is taken before, when nothing else runs. After the last
+build, both generate all tokens in turn, three times. Results are checked against SDPA's, outside of
+the timed parts. The column ``builders`` is the number of threads that were building when a row
+began. Writes first_calls.csv and first_calls_environment.json.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ COLUMNS = (
     *("builders", "seconds", "slowest_ms", "of_sdpa", "error"),
 )
 OURS, SDPA = "flashsmith", "sdpa"
-_TOLERANCE = 0.05  # of the largest element: all candidates round alike
-_BUILDERS = "flashsmith builds"  # the name of the threads that build
+_TOLERANCE = 0.05  # of the largest element: all candidates round to the same dtype
+_BUILDERS = "flashsmith builds"  # the name of building threads
 
 
 class Grid(NamedTuple):
@@ -52,7 +52,7 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of all shapes that are called, and of the model that generates."""
+    """The sizes of the called shapes, and of the model that generates."""
 
     device: str = "cuda"
     grids: Sequence[Grid] = (Grid(1, 8, 8), Grid(4, 8, 2), Grid(1, 32, 8), Grid(8, 16, 16))
@@ -66,11 +66,11 @@ class Sizes:
     batch: int = 4
     first_tokens: int = 3
     tokens: int = 100
-    turns: int = 3  # when nothing is built any longer
+    turns: int = 3  # after the last build
 
     @property
     def shapes(self) -> Iterator[tuple[int, Grid, int, bool]]:
-        """Lengths, grids, d_heads and whether they are causal, each unlike the one before."""
+        """Lengths, grids, d_heads and whether they are causal; each differs from the one before."""
         return itertools.product(self.lengths, self.grids, self.d_heads, (False, True))
 
 
@@ -78,7 +78,7 @@ SMALL = Sizes(
     device="cpu",
     grids=(Grid(1, 2, 1),),
     d_heads=(96,),
-    lengths=(64, 128),  # the rule takes other tiles for the second, which the first's stand in for
+    lengths=(64, 128),  # the heuristic's tiles differ, and the first's stand in for the second's
     layers=1,
     heads=2,
     heads_kv=1,
@@ -92,12 +92,12 @@ SMALL = Sizes(
 
 
 class Clock(BaseStreamer):  # type: ignore[misc]
-    """Records when each token arrives; the prompt counts as the first."""
+    """Records the arrival time of each token; the prompt counts as the first."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def put(self, value: torch.Tensor) -> None:  # of the prompt, then of each step; on the host
+    def put(self, value: torch.Tensor) -> None:  # gets the prompt, then each step, on the host
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
@@ -155,7 +155,7 @@ class Generation:
 
     @torch.no_grad()
     def seconds_by(self, attention: str, n: int) -> tuple[float, float]:
-        """Returns the seconds that n tokens took, and those of the slowest."""
+        """Returns the seconds of n tokens, and of the slowest one."""
         self.model.set_attn_implementation(attention)
         clock = Clock()
         self.model.generate(
@@ -168,7 +168,7 @@ class Generation:
 
     @torch.no_grad()
     def logits_by(self, attention: str) -> torch.Tensor:
-        """Returns the logits of the prompt's last token, which no sequence pads."""
+        """Returns the logits of the prompt's last token, which is padding in no sequence."""
         self.model.set_attn_implementation(attention)
         logits: torch.Tensor = self.model(self.prompt, attention_mask=self.mask).logits
         return logits[:, -1]
@@ -203,7 +203,7 @@ def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
     before = {}
     for n in (sizes.first_tokens, sizes.tokens):
-        generation.seconds_by(SDPA, n)  # what torch does at first is not its time
+        generation.seconds_by(SDPA, n)  # torch's own first-call costs are left out
         before[n] = generation.row(SDPA, SDPA, n)
         yield before[n]
     yield from call_each(sizes)
@@ -259,7 +259,7 @@ def main(words: list[str] | None = None) -> None:
             print(*(row[name] for name in COLUMNS if name in row), flush=True)
             if not float(row.get("error", 0)) < _TOLERANCE:
                 print(f"WRONG: the error is {row['error']} of the largest element", flush=True)
-        wait_for_builds()  # before their cache goes
+        wait_for_builds()  # before their cache is removed
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/sm80_forward.py --out benchmarks/results/h200/2026-01-01
 
-Writes correctness.csv, full and causal on strided tensors, and resources.csv (registers, spills)
-of all kernels; progression.csv, one idea a step; and tuning.csv, all tuning configurations over the
-lengths; with a stamp beside each. FlashAttention-2 is torch's scaled_dot_product_attention with the
-flash backend, in the same run, interleaved.
+Writes, for all kernels, correctness.csv (full and causal, on strided tensors) and resources.csv
+(registers, spills); progression.csv, one idea a step; and tuning.csv, all tuning configurations
+over the lengths; with a stamp beside each. FlashAttention-2 is torch's scaled_dot_product_attention
+with the flash backend, in the same run, interleaved.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Writes sm90_progression.csv: each configuration at BF16, d_head 128, full and causal, interleaved
 with the L2 cache flushed (TFLOP/s, share of cuBLAS's 8192^3 product in the same run), and then
 running without a pause for a second (TFLOP/s, SM clock, power, joules for each TFLOP); and
-sm90_resources.csv, what ptxas says of each kernel.
+sm90_resources.csv, ptxas' report of each kernel.
 """
 
 from __future__ import annotations

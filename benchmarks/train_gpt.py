@@ -2,11 +2,11 @@
 
     python benchmarks/train_gpt.py --out benchmarks/results/h200/2026-01-01
 
-The text is a made-up language: words follow a fixed table, and every sentence says its first half
-twice, which a model learns by looking back. Each attention trains as many times as there are seeds,
-which order the text: the difference between seeds is what a difference between attentions is to be
-measured by. Both begin with the same weights. Writes train_gpt.csv, one row a step, and
-train_gpt_environment.json; prints the mean loss of the last steps of each run.
+The text is an artificial language: words follow a fixed table, and every sentence repeats its first
+half, which a model learns by looking back. Each attention trains once for every seed, which orders
+the text: a difference between attentions is judged by the difference between seeds. All runs begin
+with the same weights. Writes train_gpt.csv, one row a step, and train_gpt_environment.json; prints
+the mean loss of the last steps of each run.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import flashsmith
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 COLUMNS = ("attention", "seed", "step", "loss", "seconds")
-LAST = 20  # steps whose mean loss is a run's
+LAST = 20  # the number of last steps whose mean loss is a run's result
 _TABLE_SEED, _WEIGHTS_SEED = 7, 11
-_FOLLOWERS = 4  # of a word
+_FOLLOWERS = 4  # words that may follow a word
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model and of a step's text. The defaults have about ten million parameters."""
+    """The sizes of the model and a step's text; the defaults have about ten million parameters."""
 
     layers: int = 6
     heads: int = 6
@@ -50,9 +50,9 @@ class Sizes:
 
 
 class Text(NamedTuple):
-    """Sentences one after the other: token i + 1 is to be told from those up to i.
+    """Packed sentences: token i + 1 is to be predicted from the tokens up to i.
 
-    lengths: Of the sentences; all alike: they are a batch.
+    lengths: The sentences' lengths; if they are equal, the sentences form a batch.
     """
 
     tokens: torch.Tensor  # (total,)
@@ -60,14 +60,14 @@ class Text(NamedTuple):
     lengths: list[int]
 
     @property
-    def places(self) -> torch.Tensor:
-        """Where sentences begin and end, int32."""
+    def offsets(self) -> torch.Tensor:
+        """The offsets of the sentences, int32: cu_seqlens of packed sequences."""
         ends = torch.tensor([0, *self.lengths]).cumsum(0)
         return ends.int().to(self.tokens.device)
 
 
-def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> Iterator[Text]:
-    """Without end. ragged: Sentences have lengths of their own, up to ``sizes.length``."""
+def text_of(sizes: Sizes, seed: int, device: str, *, varlen: bool = False) -> Iterator[Text]:
+    """Yields text without end. varlen: Sentences are varlen, up to ``sizes.length``."""
     table_generator = torch.Generator().manual_seed(_TABLE_SEED)
     table = torch.randint(sizes.words, (sizes.words, _FOLLOWERS), generator=table_generator)
     generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def text_of(sizes: Sizes, seed: int, device: str, *, ragged: bool = False) -> It
             half = torch.cat([half, table[half[:, -1:], choice[:, :, None]][:, 0]], 1)
         said = torch.cat([half, half], 1)[:, : sizes.length + 1]
         lengths = [sizes.length] * sizes.batch
-        if ragged:
+        if varlen:
             drawn = torch.randint(1, sizes.length + 1, (sizes.batch,), generator=generator)
             lengths = drawn.tolist()
         parts = [(row[:n], row[1 : n + 1]) for row, n in zip(said, lengths, strict=True)]
@@ -90,20 +90,20 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Text], torch.Tensor
 
 
 def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch.Tensor:
-    """Causal attention of each sentence of packed rows, (total, heads, d_head)."""
+    """Returns causal attention of each sentence of packed rows, (total, heads, d_head)."""
     if len(set(text.lengths)) == 1:
         q, k, v = (t.unflatten(0, (len(text.lengths), -1)) for t in (q, k, v))
         o = flashsmith.attention(q, k, v, causal=True)
         return o.flatten(0, 1)
     longest = max(text.lengths)
     return flashsmith.attention(
-        q, k, v, causal=True, cu_seqlens_q=text.places, cu_seqlens_k=text.places,
+        q, k, v, causal=True, cu_seqlens_q=text.offsets, cu_seqlens_k=text.offsets,
         max_seqlen_q=longest, max_seqlen_k=longest,
     )  # fmt: skip
 
 
 def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, text: Text) -> torch.Tensor:
-    """Returns the same by torch's plain matrix products."""
+    """Returns causal attention of each sentence by torch's plain matrix products."""
     if len(set(text.lengths)) == 1:
         batches = [[t.unflatten(0, (len(text.lengths), -1)) for t in (q, k, v)]]
     else:
@@ -140,7 +140,7 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Its products are in TF32 or float32, its attention in BF16."""
+    """A GPT whose attention is in BF16, and all other products in TF32 or float32."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -151,22 +151,22 @@ class Gpt(nn.Module):
         self.head = nn.Linear(sizes.width, sizes.words, bias=False)
 
     def forward(self, text: Text, attend: Attend) -> torch.Tensor:
-        """Returns the mean loss of a word."""
-        places = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
-        x = self.words(text.tokens) + self.positions(places)
+        """Returns the mean loss over all words."""
+        positions = torch.cat([torch.arange(n) for n in text.lengths]).to(text.tokens.device)
+        x = self.words(text.tokens) + self.positions(positions)
         for layer in self.layers:
             x = layer(x, text, attend)
         return functional.cross_entropy(self.head(self.last(x)), text.targets)
 
 
 def train(
-    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, ragged: bool = False
+    sizes: Sizes, attend: Attend, seed: int, steps: int, device: str, *, varlen: bool = False
 ) -> list[tuple[float, float]]:
-    """Loss and seconds of every step."""
+    """Returns the loss and the seconds of every step."""
     torch.manual_seed(_WEIGHTS_SEED)
     model = Gpt(sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.learning_rate, weight_decay=0.1)
-    text, found = text_of(sizes, seed, device, ragged=ragged), []
+    text, found = text_of(sizes, seed, device, varlen=varlen), []
     for _ in range(steps):
         given = next(text)
         started = time.monotonic()
@@ -175,7 +175,7 @@ def train(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        found.append((loss.item(), time.monotonic() - started))  # item() waits
+        found.append((loss.item(), time.monotonic() - started))  # item() waits for the GPU
     return found
 
 

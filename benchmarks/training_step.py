@@ -1,11 +1,11 @@
-"""Checks and measures a training step's attention on the GPU: packed and causal, with shared heads.
+"""Checks and measures a training step's attention on the GPU: packed, causal, with shared heads.
 
     python benchmarks/training_step.py --out benchmarks/results/h200/2026-01-01
 
-One row a case, pass and candidate: milliseconds in turn with a flushed L2 and back to back, and the
-ratio of the best peer's time to ours. Results are checked against float32 before they are timed.
-FlashAttention-3 is upstream's C++ build, where it is installed or named by
-FLASHSMITH_FA3_LIBRARY, called without autograd; FlashAttention-2 is torch's, likewise.
+It writes one row for each case, pass and candidate: milliseconds in turn with a flushed L2 and back
+to back, and the ratio of the best peer's time to ours. Results are checked against float32 before
+they are timed. FlashAttention-3 is upstream's C++ build, if it is installed or named by
+FLASHSMITH_FA3_LIBRARY; FlashAttention-2 is torch's; both are called without autograd.
 Writes training_step.csv and training_step_environment.json.
 """
 

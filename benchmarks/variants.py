@@ -2,10 +2,10 @@
 
     python benchmarks/variants.py --out benchmarks/results/h200/2026-01-01
 
-One row a case and candidate: milliseconds in turn with a flushed L2, and the ratio of the best
-peer's time to ours. Each result is checked against float32 before it is timed. FlashAttention-3 is
-upstream's C++ build where it is installed or named by FLASHSMITH_FA3_LIBRARY; cuDNN and
-FlashAttention-2 are torch's; FlexAttention is compiled by torch.
+It writes one row for each case and candidate: milliseconds in turn with a flushed L2, and the ratio
+of the best peer's time to ours. Each result is checked against float32 before it is timed.
+FlashAttention-3 is upstream's C++ build, if it is installed or named by FLASHSMITH_FA3_LIBRARY;
+cuDNN and FlashAttention-2 are torch's; FlexAttention is compiled by torch.
 Writes variants.csv and variants_environment.json.
 """
 
@@ -34,7 +34,7 @@ SHAPES = {  # batch, heads, heads_kv and the lengths of q and k
 
 
 def dense() -> Iterator[Case]:
-    """Small grids, odd lengths, shared heads, and lengths that differ."""
+    """Yields small grids, odd lengths, shared heads, and unequal lengths of q and k."""
     for d, (group, shapes) in product((64, 128, 256), SHAPES.items()):
         for (batch, heads, heads_kv, n_q, n_k), mask in product(shapes, (FULL, CAUSAL)):
             workload = workload_of(d, batch, (heads, heads_kv), (n_q, n_k), mask)
@@ -43,7 +43,7 @@ def dense() -> Iterator[Case]:
 
 
 def window() -> Iterator[Case]:
-    """Yields a sliding window of 1024 keys at 16k, beside no window."""
+    """Yields a sliding window of 1024 keys at length 16k, and the same shape without a window."""
     n, keys = 16384, 1024
     for d, heads in ((64, 32), (128, 16), (256, 8)):
         workload = workload_of(d, 1, heads, n, CAUSAL)
@@ -53,7 +53,7 @@ def window() -> Iterator[Case]:
 
 
 def packed() -> Iterator[Case]:
-    """Sequences of one length, and of a skewed mix of lengths."""
+    """Yields packed sequences of equal length, and of a skewed mix of lengths."""
     heads_of = ((64, 32, 8), (128, 16, 16), (128, 32, 8), (256, 8, 8))
     mixes = {"skewed": SKEWED, "equal": (1024,) * 16}
     for (d, heads, heads_kv), (mix, lengths) in product(heads_of, mixes.items()):
@@ -64,7 +64,7 @@ def packed() -> Iterator[Case]:
 
 
 def scores() -> Iterator[Case]:
-    """Yields what is done to scores, and its gradients alone, beside the plain kernel."""
+    """Yields changes of scores, forward and gradients alone, beside the plain kernel."""
     for operation, group in (("forward", "score"), ("backward", "score_gradients")):
         for d, score in product((64, 128), SCORES):
             name = f"d{d} 4x16x4096 causal {score}"
@@ -74,7 +74,7 @@ def scores() -> Iterator[Case]:
 
 
 def sm80() -> Iterator[Case]:
-    """Yields the sm80 family by rule beside FlashAttention-2: equal heads, shared heads, packed."""
+    """Yields the sm80 heuristic beside FlashAttention-2: equal heads, shared heads, packed."""
     for (d, heads), mask in product(((64, 32), (128, 16), (256, 8)), (FULL, CAUSAL)):
         for heads_kv, n in ((heads, 512), (heads, 2048), (heads, 8192), (heads // 4, 4096)):
             workload = workload_of(d, 16384 // n, (heads, heads_kv), n, mask)

@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 2 examples/context_parallel.py --seq-len 131072
     torchrun --nproc-per-node 2 examples/context_parallel.py --device cpu --seq-len 128
 
-torch's context_parallel shares the sequence out, so that every GPU has as many pairs of queries and
-keys, and rotates keys and values; each part is flashsmith's attention, forward and backward, and
-parts are merged by their log-sum-exps. The same step on each GPU alone is what it is compared with:
-printed are the largest differences, the time of a step, and the memory that a step takes beside its
-inputs. On the CPU flashsmith's emulator computes, of short sequences.
+torch's context_parallel distributes the sequence so that every GPU has equally many pairs of
+queries and keys, and rotates keys and values. flashsmith computes the attention of each part,
+forward and backward, and the parts are combined by their LSEs. The results are compared with the
+same step on each GPU alone: printed are the largest differences, the time of a step, and the memory
+that a step takes beside its inputs. On the CPU, flashsmith's emulator computes short sequences.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Step:
 
     Attributes:
         results: o, dq, dk and dv of the whole sequence.
-        milliseconds: The median of the steps, of the slowest rank.
-        mebibytes: That a step takes beside its inputs, of the fullest GPU; 0 on the CPU.
+        milliseconds: The median over the steps, on the slowest rank.
+        mebibytes: The peak memory of a step beside its inputs, on the fullest GPU; 0 on the CPU.
     """
 
     results: Tensors
@@ -56,7 +56,7 @@ class Step:
 
 @contextmanager
 def flash_attention_of_flashsmith(device: str) -> Iterator[None]:
-    """Has F.scaled_dot_product_attention call flashsmith."""
+    """Makes F.scaled_dot_product_attention call flashsmith."""
     if device == "cpu":
         with _on_cpu():
             yield
@@ -72,10 +72,10 @@ def flash_attention_of_flashsmith(device: str) -> Iterator[None]:
 
 @contextmanager
 def _on_cpu() -> Iterator[None]:
-    """For CPU tensors torch has operators of its own, which context_parallel does not know; here
-    they go the way of CUDA tensors."""
+    """Routes CPU tensors through the operators for CUDA tensors, because context_parallel does not
+    know torch's operators for CPU tensors."""
 
-    # context_parallel puts its own function where this name is.
+    # context_parallel replaces the function of this name by its own.
     def scaled_dot_product_attention(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool = False
     ) -> torch.Tensor:
@@ -107,7 +107,7 @@ def shared(mesh: DeviceMesh, tensors: Tensors, method: str, times: int) -> Step:
     "alltoall"."""
     set_rotate_method(method)
     parts, dims = [t.clone() for t in tensors], [SEQUENCE] * len(tensors)
-    with context_parallel(mesh, buffers=parts, buffer_seq_dims=dims):  # parts are this rank's now
+    with context_parallel(mesh, buffers=parts, buffer_seq_dims=dims):  # shards parts in place
         own = measured(lambda: step(*parts), times)
         whole = context_parallel_unshard(mesh, own.results, dims)
     return Step(whole, own.milliseconds, own.mebibytes)
@@ -115,7 +115,7 @@ def shared(mesh: DeviceMesh, tensors: Tensors, method: str, times: int) -> Step:
 
 def measured(run: Callable[[], Tensors], times: int) -> Step:
     on_gpu = torch.cuda.is_available() and dist.get_backend() == "nccl"
-    results, milliseconds, mebibytes = run(), [], 0.0  # builds what is not built yet
+    results, milliseconds, mebibytes = run(), [], 0.0  # the first run builds missing kernels
     for _ in range(times):
         del results
         before = torch.cuda.memory_allocated() if on_gpu else 0
@@ -130,9 +130,9 @@ def measured(run: Callable[[], Tensors], times: int) -> Step:
             mebibytes = max(mebibytes, (torch.cuda.max_memory_allocated() - before) / MIB)
         milliseconds.append((time.perf_counter() - begin) * 1e3)
     device = results[0].device
-    most = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return Step(results, *most.tolist())
+    maximum = torch.tensor([statistics.median(milliseconds), mebibytes], device=device)
+    dist.all_reduce(maximum, dist.ReduceOp.MAX)
+    return Step(results, *maximum.tolist())
 
 
 def run(options: argparse.Namespace, mesh: DeviceMesh) -> dict[str, Step]:

@@ -1,19 +1,19 @@
 """Generates text of many requests at once over transformers' paged cache, with its FlashAttention.
 
     python examples/paged_generation.py --steps 2000
-    python examples/paged_generation.py --device cpu --steps 20 --d-model 64 --most-new 12
+    python examples/paged_generation.py --device cpu --steps 20 --d-model 64 --max-new 12
 
 Requests of a small Llama with random weights join while others run, are read in chunks, fork into
-copies that share pages, and leave when they have as many tokens as they asked for. flashsmith
-stands for flash_attn: flash_attn_with_kvcache appends to pages and reads them where every request
-has one query, flash_attn_varlen_func serves the other steps, for which transformers itself copies
-keys out of pages. Requests fork with --sample --copies 2, and go ways of their own.
+copies that share pages, and leave when they have all their tokens. flashsmith replaces flash_attn:
+flash_attn_with_kvcache appends to pages and reads them in steps in which every request has one
+query; flash_attn_varlen_func serves the other steps, for which transformers itself copies keys out
+of pages. With --sample --copies 2, requests fork, and the copies diverge.
 
 Each token is then looked up in the same model run over the whole text at once, with eager attention
-in float32 and in the same dtype as here. Printed are the largest errors of the tokens'
+in float32 and in the dtype of the generation. Printed are the largest errors of the tokens'
 log-probabilities and, without --sample, how many tokens are the first choice of float32. The exit
-status is 1 where the error is more than twice that of eager attention, or a token is another whose
-log-probability is less by more than twice such an error allows.
+status is 1 if the error is more than twice that of eager attention, or, without --sample, if a
+token's log-probability is below the first choice's by more than four times eager attention's error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Text:
     """Holds the text of a request that has left.
 
     Attributes:
-        log_probabilities: Of the tokens, as they were generated.
+        log_probabilities: The tokens' log-probabilities as they were generated.
     """
 
     prompt: list[int]
@@ -54,11 +54,11 @@ class Comparison:
     """Compares all tokens with the model in float32.
 
     Attributes:
-        error: The largest of a log-probability.
+        error: The largest error of a log-probability.
         eager_error: The same with eager attention in the dtype of the texts.
-        n_chosen: Tokens that are the first choice of float32.
-        n_tokens: All of them.
-        loss: By how much the log-probability of a token is less than the first choice's, at most.
+        n_chosen: Number of tokens that are the first choice of float32.
+        n_tokens: Number of all tokens.
+        loss: The largest difference between the log-probabilities of the first choice and a token.
     """
 
     error: float
@@ -68,13 +68,13 @@ class Comparison:
     loss: float
 
     def is_right(self, greedy: bool) -> bool:
-        """Two logits may each be off by twice the error of eager attention."""
+        """Returns whether the errors are small: each of two logits may be off by twice eager's."""
         near = self.error <= 2 * self.eager_error
         return near and (not greedy or self.loss <= 4 * self.eager_error)
 
 
 def random_model(options: argparse.Namespace) -> Any:
-    """Weights are large enough for attention to be far from uniform."""
+    """Returns a model whose weights are large enough for attention to be far from uniform."""
     import transformers
 
     torch.manual_seed(options.seed)
@@ -93,7 +93,7 @@ def random_model(options: argparse.Namespace) -> Any:
 
 
 def have_flash_attention_on_the_cpu() -> None:
-    """transformers takes FlashAttention for GPUs alone, and its pages for CUDA and XPU."""
+    """Makes transformers use FlashAttention and pages, which it otherwise does on GPUs alone."""
     from transformers.generation.continuous_batching import initialization
     from transformers.utils import import_utils
 
@@ -102,7 +102,7 @@ def have_flash_attention_on_the_cpu() -> None:
 
 
 def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
-    """The texts of all requests, and how many steps the model has taken for them."""
+    """Returns the texts of all requests, and the number of steps that the model took."""
     model.config._attn_implementation = "flash_attention_2"
     choose = torch.Generator().manual_seed(options.seed)
     texts: list[Text] = []
@@ -113,8 +113,8 @@ def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
             steps = getattr(manager, "current_batch", 0)
             while running < options.requests * options.copies and steps < options.steps:
                 length, new = (
-                    int(torch.randint(1, most + 1, (), generator=choose))
-                    for most in (LONGEST_PROMPT, options.most_new)
+                    int(torch.randint(1, maximum + 1, (), generator=choose))
+                    for maximum in (LONGEST_PROMPT, options.max_new)
                 )
                 prompt = torch.randint(VOCABULARY, (length,), generator=choose).tolist()
                 manager.add_request(prompt, max_new_tokens=new)
@@ -130,13 +130,13 @@ def serve(model: Any, options: argparse.Namespace) -> tuple[list[Text], int]:
 
 
 def wait_for_the_first_step(manager: Any) -> None:
-    """Lets no request join before the tensors of a step are as transformers' thread leaves them.
+    """Lets no request join before transformers' thread has filled the tensors of a step.
 
-    The thread fills them anew on the default stream and copies a step's numbers into them on
-    another, and nothing orders the two (transformers 5.17 to 5.24): on a GPU that others use, too,
-    the first step would write its keys into no page, whatever computes attention.
+    The thread fills them on the default stream and copies a step's numbers into them on another
+    one, and nothing orders the two streams (transformers 5.17 to 5.24): on a GPU with other users,
+    the first step would write its keys into no page, whichever kernel computes attention.
     """
-    # The thread sets it when it has filled them.
+    # The thread sets current_batch after it has filled the tensors.
     while not hasattr(manager, "current_batch") and manager.is_running():
         time.sleep(0.01)
     if torch.cuda.is_available():
@@ -151,12 +151,12 @@ def configurations(options: argparse.Namespace) -> dict[str, Any]:
 
     names = {field.name for field in fields(ContinuousBatchingConfig)}
     size_name = "page_size" if "page_size" in names else "block_size"  # before transformers 5.18
-    pages = -(-(LONGEST_PROMPT + options.most_new) // options.page_size) + 1
+    pages = -(-(LONGEST_PROMPT + options.max_new) // options.page_size) + 1
     at_a_time = options.requests * options.copies
     return {
         "generation_config": transformers.GenerationConfig(
             do_sample=options.sample, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1,
-            num_return_sequences=options.copies, max_new_tokens=options.most_new,
+            num_return_sequences=options.copies, max_new_tokens=options.max_new,
         ),
         "continuous_batching_config": ContinuousBatchingConfig(
             **{size_name: options.page_size}, num_blocks=at_a_time * pages,
@@ -215,7 +215,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=8, help="that run at a time")
     parser.add_argument("--copies", type=int, default=1, help="of each request, that it forks into")
     parser.add_argument("--sample", action="store_true", help="tokens at random, not the first")
-    parser.add_argument("--most-new", type=int, default=200, help="tokens that a request asks for")
+    parser.add_argument("--max-new", type=int, default=200, help="tokens that a request asks for")
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
@@ -228,7 +228,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    flashsmith.install_as_flash_attn()  # before anything imports transformers
+    flashsmith.install_as_flash_attn()  # must precede any import of transformers
     if options.device == "cpu":
         have_flash_attention_on_the_cpu()
     model = random_model(options)

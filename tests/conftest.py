@@ -1,4 +1,4 @@
-"""What the tests share: a kernel cache for the session, the emulated kernels in one library."""
+"""Fixtures of all tests: a kernel cache for the session, and the emulated kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from support.paths import DATA, ROOT
 
-# Kept between sessions, so that only what changed is compiled again.
+# The cache is kept between sessions, so that only what changed is compiled again.
 os.environ.setdefault("FLASHSMITH_CACHE_DIR", str(ROOT / "build" / "test-cache"))
 
-# Which kernel serves does not depend on what was built before.
+# Builds in the background are off, so that a call's kernel does not depend on earlier builds.
 os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")
 
-# Tensors are small, and the workers of pytest-xdist fill the cores: more threads of torch's only
-# wait for each other. Set before torch is loaded, and for the programs that tests start.
+# Tensors are small and the workers of pytest-xdist fill the cores, so more torch threads would only
+# wait. Torch reads this when it is loaded, and so do the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
@@ -28,7 +28,7 @@ from flashsmith.jit import Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library
 from support.emulator_program import Run, build, run_case
 
-# For the numbers that modules draw while they are collected: each run of the suite has the same.
+# Modules draw numbers while they are collected; with a seed, all runs of the suite draw the same.
 torch.manual_seed(0)
 
 
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Last, when markers and names have chosen.
+# This hook runs last, after markers and names have chosen the tests.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     text = config.getoption("--shard")
@@ -68,10 +68,11 @@ def _built_first(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def emulated(request: pytest.FixtureRequest) -> Callable[[KernelId], Kernel]:
-    """Returns the emulated kernel of an instance.
+    """Returns a function that finds the emulated kernel of an instance.
 
-    What the session's tests have as a parameter is built at once, a library for each family, so
-    that a change to one rebuilds nothing of the other; the rest when it is found.
+    The kernels that are parameters of the session's tests are built at once, one library a family,
+    so that a change to one family rebuilds nothing of the other. Other kernels are built when they
+    are looked up.
     """
     asked: dict[str, list[KernelId]] = {}
     for instance in _parameters(request.session):

@@ -1,1 +1,1 @@
-"""Scripts over the package, and `tools.mutants`."""
+"""Scripts that build, measure, test and document the package."""

@@ -14,7 +14,7 @@ _PYTHON = _CHECKOUT / ".venv" / "bin" / "python"
 def enter() -> None:
     """Starts the script again with .venv's Python if this Python has no flashsmith.
 
-    Where there is no .venv either, the script ends with a sentence that says what to do.
+    If there is no .venv either, the script ends with a message that says what to do.
     """
     if importlib.util.find_spec("flashsmith") is not None:
         return

@@ -1,4 +1,4 @@
-"""Options with underscores, as the scripts have always had them, for the `flashsmith` command."""
+"""Translates options with underscores, as the scripts spell them, for the `flashsmith` command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NAMES = {"--seq-lens": "--seq-len", "--d-heads": "--d-head", "--runs": "--repea
 
 
 def as_commands_spell(words: Iterable[str]) -> list[str]:
-    """`--seq_lens=1024` -> `--seq-len=1024`; values and short options stay as they are."""
+    """Turns `--seq_lens=1024` into `--seq-len=1024`; values and short options do not change."""
     return [_option(word) if word.startswith("--") else word for word in words]
 
 

@@ -1,7 +1,7 @@
-"""Counts what the house is measured by, so that it does not grow unseen: `python -m tools.house`.
+"""Counts signs of growing complexity, so that none grows unseen: `python -m tools.house`.
 
-Each number is of the library (src/flashsmith without the laboratory and the command line), read
-from its text.
+Each number is of the library, src/flashsmith without the laboratory and the command line, and is
+read from its text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "flashsmith"
-# What measures, tunes and explains, and the command line.
+# The folders that measure, tune and explain, and the command line.
 NOT_THE_LIBRARY = ("cli", "lab")
-# Functions that other libraries or torch call have the signatures of those.
+# Folders whose functions have the signatures that other libraries or torch expect.
 SIGNATURES_OF_OTHERS = ("flash_attn", "integrations")
 
 
@@ -35,8 +35,8 @@ def where(path: Path, node: ast.AST, name: str) -> str:
 
 
 def signatures_with_softmax_scale() -> list[str]:
-    """Functions of the library that take softmax_scale by itself, but for those whose signature is
-    another library's."""
+    """Returns the functions of the library that take softmax_scale, but for those whose signature
+    is another library's."""
     return [
         where(path, function, function.name)
         for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS, "reference"))
@@ -45,13 +45,13 @@ def signatures_with_softmax_scale() -> list[str]:
     ]
 
 
-def long_signatures(most: int = 8) -> list[str]:
-    """Functions that take more than so many arguments by position."""
+def long_signatures(maximum: int = 8) -> list[str]:
+    """Returns the functions that take too many arguments by position."""
     return [
         where(path, function, f"{function.name} takes {len(function.args.args)}")
         for path in files((*NOT_THE_LIBRARY, *SIGNATURES_OF_OTHERS))
         for function in functions(path)
-        if len(function.args.args) > most
+        if len(function.args.args) > maximum
     ]
 
 
@@ -65,8 +65,8 @@ def family_classes() -> list[str]:
 
 
 def forms_of_a_call() -> list[str]:
-    """Records of what a call computes: classes of Python and structs of C++ that have a cap of
-    scores among their fields, by value or as a feature."""
+    """Returns the records of a call's semantics: Python classes and C++ structs that have a softcap
+    among their fields, by value or as a feature."""
     of_python = [
         where(path, node, node.name)
         for path in files()
@@ -87,9 +87,10 @@ def forms_of_a_call() -> list[str]:
 
 
 def asks_for_an_operation() -> list[str]:
-    """Places that ask a configuration which operation it is of, by its class or by name, beside the
-    registry, which has to know. Nodes of the caller's functions (mods/) have operations of their
-    own."""
+    """Returns the lines that ask a configuration for its operation, by its class or by name.
+
+    The registry has to know it and is left out, as is mods/, whose nodes have other operations.
+    """
     pattern = re.compile(
         r"isinstance\([^)]*(Forward|Backward|Decode)KernelConfig"
         r"|\.operation (?:[=!]=|not in\b|in\b)"

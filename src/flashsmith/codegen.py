@@ -211,7 +211,7 @@ def _has_schedule(instance: KernelId) -> bool:
 
 def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
     """Returns whether tiles of sequences are listed by a launch of its own."""
-    return variant.ragged and not kind.is_set_of_kernels
+    return variant.varlen and not kind.is_set_of_kernels
 
 
 def _name(kind: type[KernelConfig]) -> str:

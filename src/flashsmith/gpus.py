@@ -12,7 +12,7 @@ from dataclasses import dataclass
 WARP_SIZE = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
-REGISTERS_PER_MULTIPROCESSOR = 65536
+REGISTERS_PER_SM = 65536
 WARPGROUP_SIZE = 128
 
 
@@ -20,13 +20,13 @@ WARPGROUP_SIZE = 128
 class GpuArchitecture:
     """One compute capability. A block has its shared memory after opting in to more than 48 KiB.
 
-    multiprocessors: Of its largest common GPU.
+    num_sms: Of its largest common GPU.
     """
 
     compute_capability: tuple[int, int]
     shared_memory_per_sm_bytes: int
     max_shared_memory_per_block_bytes: int
-    multiprocessors: int
+    num_sms: int
 
     @property
     def name(self) -> str:
@@ -34,13 +34,13 @@ class GpuArchitecture:
         return f"sm_{major}{minor}"
 
     def blocks_by_shared_memory(self, of_block_bytes: int) -> int:
-        """Returns how many blocks a multiprocessor has room for; the driver has a share of each."""
+        """Returns how many blocks an SM has room for; the driver has a share of each."""
         reserved = self.shared_memory_per_sm_bytes - self.max_shared_memory_per_block_bytes
         return self.shared_memory_per_sm_bytes // (of_block_bytes + reserved)
 
 
 def _architecture(
-    major: int, minor: int, shared_memory_per_sm_kib: int, multiprocessors: int
+    major: int, minor: int, shared_memory_per_sm_kib: int, num_sms: int
 ) -> GpuArchitecture:
     # Since compute capability 8.0 the driver keeps 1 KiB of each block's shared memory.
     reserved_kib = 1 if major >= 8 else 0
@@ -48,7 +48,7 @@ def _architecture(
         (major, minor),
         shared_memory_per_sm_kib * 1024,
         (shared_memory_per_sm_kib - reserved_kib) * 1024,
-        multiprocessors,
+        num_sms,
     )
 
 
@@ -94,7 +94,7 @@ _MODELS: dict[tuple[int, int], tuple[str, ...]] = {
 }
 
 # Of models that have much fewer than the largest of their architecture.
-_MULTIPROCESSORS = {
+_NUM_SMS = {
     **{"H100 PCIe": 114, "H20": 78, "A30": 56},
     **{"A2": 10, "A16": 10, "RTX 3050": 20, "RTX 3060": 28, "RTX 3070": 46, "RTX 3080": 68},
     **{"RTX A2000": 26, "RTX A3000": 32, "RTX A4000": 48, "RTX A4500": 56, "RTX A5000": 64},
@@ -102,7 +102,7 @@ _MULTIPROCESSORS = {
     **{"RTX 2000 Ada": 22, "RTX 4000 Ada": 48, "RTX 4500 Ada": 60, "RTX 5000 Ada": 100},
     **{"RTX 5050": 20, "RTX 5060": 30, "RTX 5070": 48, "RTX 5080": 84},
 }
-_USUAL_MULTIPROCESSORS = 132  # of a GPU that is not known
+_USUAL_NUM_SMS = 132  # of a GPU that is not known
 
 GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
 
@@ -144,19 +144,19 @@ def find_compute_capability(gpu: str) -> tuple[int, int] | None:
 
 
 @functools.cache
-def count_multiprocessors(gpu: str) -> int:
+def count_sms(gpu: str) -> int:
     """About how many the GPU, or architecture, of this name has.
 
     Going by the name, so that a choice of a kernel can be explained without the GPU; models of one
     name that differ by a few percent count as one.
     """
-    for model, count in _MULTIPROCESSORS.items():
+    for model, count in _NUM_SMS.items():
         if _pattern(model).search(gpu):
             return count
     try:
-        return get_gpu_architecture(gpu).multiprocessors
+        return get_gpu_architecture(gpu).num_sms
     except ValueError:
-        return _USUAL_MULTIPROCESSORS
+        return _USUAL_NUM_SMS
 
 
 def _pattern(model: str) -> re.Pattern[str]:

@@ -11,7 +11,7 @@ from flashsmith.dtype import ELEMENT_BYTES, DType
 # Which lengths of k share an entry of a tuned table: up to the first, then up to each next one;
 # the last has no end.
 LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
-# Likewise for how full the grid is, in rows of o for each multiprocessor. Up to 64 there is at most
+# Likewise for how full the grid is, in rows of o for each SM. Up to 64 there is at most
 # one of the smallest tiles for each; from 512 on, what the last wave leaves idle hardly counts.
 FILL_BUCKETS = (64, 128, 256, 512, 1024)
 
@@ -27,15 +27,15 @@ class Bucket(NamedTuple):
 
     @property
     def words(self) -> str:
-        """`lengths 513 to 1024, up to 64 rows a multiprocessor`."""
-        rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows a multiprocessor"
+        """`lengths 513 to 1024, up to 64 rows an SM`."""
+        rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows an SM"
         return f"{self.lengths}, {rows}"
 
     @property
     def lengths(self) -> str:
         return f"lengths {_range_in_words(self.seq_len_k, LENGTH_BUCKETS)}"
 
-    def likewise(self) -> list[Bucket]:
+    def in_order_of_similarity(self) -> list[Bucket]:
         """All buckets of these lengths, this one first, by how alike they are in fill; of two
         that are equally far the fuller first."""
         own = FILL_BUCKETS.index(self.fill)
@@ -202,7 +202,7 @@ class Problem:
         """Rows of o, of all heads: the work that a grid has to share out."""
         return self.batch * self.heads * self.seq_len_q
 
-    def bucket(self, multiprocessors: int) -> Bucket:
+    def bucket(self, num_sms: int) -> Bucket:
         """Returns what shares an entry of a tuned table with this one, on a GPU of so many."""
-        fill = self.n_rows / multiprocessors
+        fill = self.n_rows / num_sms
         return Bucket(_bucket_of(self.seq_len_k, LENGTH_BUCKETS), _bucket_of(fill, FILL_BUCKETS))

@@ -31,7 +31,7 @@ class FamilySets(NamedTuple):
 
 SM80_SETS = FamilySets("prog", "tune", "all")
 SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
-# Of every family, what its rule chooses; "fp8": for a forward of 8 bits.
+# Of every family, what its heuristic chooses; "fp8": for a forward of 8 bits.
 BACKWARD_SET, DECODE_SET, FP8_SET = "backward", "decode", "fp8"
 DEFAULT_SET = SM80_SETS.both
 ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them

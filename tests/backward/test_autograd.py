@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import flashsmith
 from flashsmith.configs import CAUSAL, KernelId, Variant
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import OF_PLAIN, PLAIN
 from support.gradient_calls import Call, call_of, variant_call
@@ -21,7 +21,7 @@ from support.semantics import SM80 as FORWARD
 KERNELS = [kernel for kernel in OF_PLAIN if kernel.config == PLAIN["sm80"]]
 EACH = pytest.mark.parametrize("variant", [k.variant for k in KERNELS], ids=lambda v: v.name)
 BF16 = torch.bfloat16
-# Sinks and a bias, and all else that a call of its own lengths does not have.
+# MIXED is a dense variant with sinks, a bias and more; `causal+varlen` stands for varlen.
 MIXED = Variant.from_name("window+softcap+bias+sinks")
 
 
@@ -41,28 +41,28 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any) -
 
 
 def leaves_of(call: Call) -> dict[str, torch.Tensor]:
-    """Copies of all that there is a gradient by."""
+    """Returns a copy of each tensor that has a gradient, as a leaf of a new graph."""
     given = {"q": call.q, "k": call.k, "v": call.v}
     given |= {n: t for n, t in call.keywords.items() if n in ("sinks", "bias")}
     return {name: t.clone().requires_grad_() for name, t in given.items()}
 
 
-def differentiated(call: Call, function: Any = attend) -> Gradients:
-    """Returns what stands in the leaves after ``backward``."""
+def differentiated(call: Call, function: Any = attend) -> ReferenceGradients:
+    """Returns the gradients of the leaves after ``backward``."""
     leaves = leaves_of(call)
     o, lse = function(**call.keywords | leaves)
     torch.autograd.backward([o, lse], [call.do, call.dlse])
-    return Gradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
+    return ReferenceGradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
 
 
-def assert_equal(found: Gradients, expected: Gradients) -> None:
+def assert_equal(found: ReferenceGradients, expected: ReferenceGradients) -> None:
     for name, gradient in vars(expected).items():
         torch.testing.assert_close(getattr(found, name), gradient, rtol=0, atol=0)
 
 
 @EACH
 def test_backward_gives_the_gradients(variant: Variant) -> None:
-    """Of results that the kernels computed."""
+    """Autograd calls the backward kernels on the results of the forward kernels."""
     call = variant_call(variant)
     assert_near_truth(differentiated(call), call)
 
@@ -87,7 +87,7 @@ def test_checkpoints_compute_again(use_reentrant: bool) -> None:
 
 
 def test_torch_finds_no_fault_in_the_differentiable_operator() -> None:
-    for variant in (MIXED, Variant.from_name("causal+ragged")):
+    for variant in (MIXED, Variant.from_name("causal+varlen")):
         call = variant_call(variant)
         keywords = dict(call.keywords)
         left, right = keywords.pop("window_size", (-1, -1))
@@ -117,13 +117,13 @@ def test_either_result_may_be_unused() -> None:
         leaves = leaves_of(call)
         results = attend(**call.keywords | leaves)
         results[used].backward((call.do, call.dlse)[used])
-        found = Gradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
+        found = ReferenceGradients(**{name: leaf.grad for name, leaf in leaves.items()})  # type: ignore[arg-type]
         zero = torch.zeros_like(getattr(call, without))
         assert_near_truth(found, Call(**vars(call) | {without: zero}))
 
 
 def test_gradients_of_a_sum_are_those_of_ones() -> None:
-    """Torch passes one element with strides of 0."""
+    """The gradient of a sum arrives as one expanded element, with strides of 0."""
     call = variant_call(CAUSAL)
     one, other = leaves_of(call), leaves_of(call)
     attend(**call.keywords | one)[0].sum().backward()
@@ -141,7 +141,7 @@ def test_views_of_one_packed_tensor() -> None:
     call = call_of(BF16, q.shape, k.shape, causal=True)
     call = Call(**vars(call) | {"q": q, "k": k, "v": v, "do": do})
     assert packed.grad is not None
-    assert_near_truth(Gradients(*packed.grad.unbind(2)), call)
+    assert_near_truth(ReferenceGradients(*packed.grad.unbind(2)), call)
 
 
 def test_rows_that_no_sequence_uses_have_zeros() -> None:
@@ -201,7 +201,7 @@ def test_differentiating_twice_is_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
 @pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
 def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch.dtype) -> None:
-    """The log-sum-exp of a row is its sink's logit then."""
+    """The LSE of a row without keys is the logit of its sink."""
     q = torch.randn(*(() if packed else (2,)), 6, 4, 64).bfloat16().requires_grad_()
     k, v = (q[..., :0, :2, :].detach().clone().requires_grad_() for _ in range(2))
     sinks = torch.tensor([0.5, -2.0, 20.0, 0.0], dtype=dtype, requires_grad=True)
@@ -222,7 +222,8 @@ def test_sinks_have_gradients_where_there_are_no_keys(packed: bool, dtype: torch
 @pytest.mark.parametrize("keys", [0, 5])
 @pytest.mark.parametrize("packed", [False, True], ids=["used", "packed"])
 def test_rows_of_no_sequence_have_no_sink(packed: bool, keys: int) -> None:
-    """Whether there are keys or not: their log-sum-exp is -inf, and gradients by it go nowhere."""
+    """A query behind `seqused_q` has an LSE of -inf, so it adds nothing to the gradient of the
+    sink, with keys or without."""
     q = torch.randn(*(() if packed else (2,)), 8, 2, 64).bfloat16()
     k, v = (torch.randn(*q.shape[:-3], keys, 2, 64).bfloat16() for _ in range(2))
     sinks = torch.tensor([0.5, -torch.inf], requires_grad=True)
@@ -259,7 +260,7 @@ def test_what_changes_before_the_backward_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_has_no_gradient_is_refused(compiled: bool) -> None:
-    call = variant_call(Variant.from_name("softcap+alibi+ragged"))
+    call = variant_call(Variant.from_name("softcap+alibi+varlen"))
     function = torch.compile(attend, backend="aot_eager") if compiled else attend
     slopes = call.keywords["alibi_slopes"].clone().requires_grad_()
     given = {"q": call.q, "k": call.k, "v": call.v, **call.keywords, "alibi_slopes": slopes}

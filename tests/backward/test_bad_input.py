@@ -1,4 +1,4 @@
-"""What the backward refuses: by a typed error that names the argument, with nothing written."""
+"""The backward refuses bad input by a typed error that names the argument, and writes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import flashsmith
 from flashsmith.configs import FULL, KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target
 from flashsmith.runtime import GradientTensors, find_backward, load_kernels
-from flashsmith.runtime.extras import FULL_EXTRAS
+from flashsmith.runtime.call_args import FULL_EXTRAS
 from support.backward_kernels import PLAIN
 from support.bad_input import MARK, Arguments, Case, case, each, longer, misaligned, odd_stride
 from support.sm80_kernels import BASE
@@ -35,7 +35,7 @@ def _kernels() -> None:
 
 
 def good(cfg: Any = SM80) -> Arguments:
-    """Arguments that `launch` takes."""
+    """Returns arguments that `launch` accepts."""
     found: Arguments = {n: torch.randn(Q_SHAPE).bfloat16() for n in ("q", "o", "do")}
     found |= {n: torch.randn(K_SHAPE).bfloat16() for n in "kv"}
     found |= {"dq": torch.full(Q_SHAPE, MARK).bfloat16()}
@@ -217,7 +217,7 @@ def test_backward_refuses(name: str) -> None:
             call(**changes)
         assert message in str(caught.value)
         if not repeated:
-            call()  # which may be made again
+            call()  # the call may be repeated after the refusal
 
 
 def test_forward_and_attention_refuse_a_configuration_of_the_backward() -> None:

@@ -1,4 +1,4 @@
-"""Gradients of the kernels against float64: of every configuration and variant."""
+"""The gradients of every configuration and variant agree with float64."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.backward_kernels import KERNELS
 from support.gradient_calls import drawn_call
 from support.gradients import assert_near_truth, differing, launch, tensors_of
 
-RANDOM_CASES = 5  # of each kernel
-RERUNS = 2  # of those, with another order of warps and without gaps
+RANDOM_CASES = 5  # for each kernel
+RERUNS = 2  # of the first cases, with another order of warps and without gaps
 SMALL = replace(EMULATOR, max_scores=16_000, max_length=200)
 EACH = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.slug)
 
@@ -28,7 +28,8 @@ def _built() -> None:
 
 @EACH
 def test_random_calls(kernel: KernelId) -> None:
-    """Of any lengths and meaning, with and without gaps between rows, in two orders of warps."""
+    """The calls have random lengths and semantics, with and without gaps between rows; the first
+    ones run in two orders of warps."""
     rng = Random(kernel.name)
     for i in range(RANDOM_CASES):
         case = random_case(rng, kernel.config, kernel.variant, SMALL)

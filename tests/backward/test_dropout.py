@@ -20,7 +20,7 @@ ONE_EACH = {name: cfg for name, cfg in PLAIN.items() if cfg.serves_variant(DROPO
 CONFIGS = ONE_EACH | {str(cfg): cfg for cfg in VARIED if cfg.serves_variant(DROPOUT)}
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BY_FAMILY = pytest.mark.parametrize("cfg", ONE_EACH.values(), ids=ONE_EACH.keys())
-PACKED = Variant(causal=True, ragged=True, dropout=True)
+PACKED = Variant(causal=True, varlen=True, dropout=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Gradients at the edges of tiles, of masks and of memory."""
+"""Gradients at the boundaries of tiles, of masks and of memory."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, BackwardKernelConfig, DType, KernelId, Variant
-from flashsmith.configs.sm80.sums_backward_space import small_rule
+from flashsmith.configs.sm80.sums_backward_space import small_heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients, Packing
+from flashsmith.reference import Packing, ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import BAND, PLAIN
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch
-from support.semantics import packing_of, places
+from support.semantics import offsets, packing_of
 
-# One of each family, and one whose warps share keys.
-CONFIGS = PLAIN | {"sm80 sums, shared keys": small_rule(DType.BF16, 96)}
+# One configuration of each family, and one whose warps share keys.
+CONFIGS = PLAIN | {"sm80 sums, shared keys": small_heuristic(DType.BF16, 96)}
 BY_FAMILY = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BF16 = torch.bfloat16
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 LENGTHS = (1, 63, 64, 65, 130)
 FAR = 10**6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = (FULL, CAUSAL, BAND, RAGGED)
+    variants = (FULL, CAUSAL, BAND, VARLEN)
     kernels = [KernelId(cfg, v) for cfg in CONFIGS.values() for v in variants]
     load_kernels(kernels, Target.emulator())
 
@@ -41,7 +41,7 @@ def small(
     return call_of(BF16, (1, n_q, heads[0], cfg.d_head), (1, n_k, heads[1], cfg.d_head), **more)
 
 
-def assert_right(cfg: BackwardKernelConfig, call: Call) -> Gradients:
+def assert_right(cfg: BackwardKernelConfig, call: Call) -> ReferenceGradients:
     found = launch(call.kernel(cfg), call)
     sizes = (tuple(call.q.shape), tuple(call.k.shape), call.semantics.keywords)
     assert_near_truth(found, call, sizes)
@@ -71,7 +71,8 @@ def test_windows_of_all_kinds(cfg: BackwardKernelConfig) -> None:
 
 @BY_FAMILY
 def test_what_a_query_does_not_see_has_no_gradient(cfg: BackwardKernelConfig) -> None:
-    """Masks are exact: an element on the wrong side of one is not zero, or is."""
+    """The mask is exact to the element: gradients are nonzero at seen keys and zero at all
+    others."""
     n_q, n_k = 140, 150
     for left, right in ((37, 5), (0, 0), (64, 63)):
         call = small(cfg, n_q, n_k, window_size=(left, right))
@@ -89,7 +90,8 @@ def test_what_a_query_does_not_see_has_no_gradient(cfg: BackwardKernelConfig) ->
 
 @BY_FAMILY
 def test_masks_end_where_they_should_at_every_distance(cfg: BackwardKernelConfig) -> None:
-    """Of the first or the last query of a whole tile, beside the edges of tiles of keys."""
+    """The window of the first or the last query ends within three keys of a boundary of a tile of
+    keys."""
     n_q, n_k = 64, 256
     for end in (edge + i for edge in (32, 64, 128, 192) for i in range(-3, 3)):
         ahead = small(cfg, n_q, n_k, window_size=(-1, end), top_left=True)
@@ -111,7 +113,7 @@ def test_heads_that_share_keys(cfg: BackwardKernelConfig, heads: tuple[int, int]
 
 @BY_FAMILY
 def test_heads_of_one_group_add_up(cfg: BackwardKernelConfig) -> None:
-    """Those of a group are all there, and no others."""
+    """A KV head has the sum of the gradients of its query heads, and of no others."""
     call = small(cfg, 70, 90, (4, 2))
     kernel = call.kernel(cfg)
     for head in range(4):
@@ -137,7 +139,8 @@ def test_queries_that_see_nothing_and_keys_that_nobody_sees_have_zeros(
 
 @BY_FAMILY
 def test_sequences_of_their_own_lengths(cfg: BackwardKernelConfig) -> None:
-    """Packed on both sides or on one, used in part, and empty on either side or on both."""
+    """Sequences are packed on both sides or on one, used in part, and empty on either side or on
+    both."""
     lengths_q, lengths_k = [70, 0, 1, 0, 33, 5], [50, 20, 130, 0, 0, 200]
     packed = packing_of(lengths_q, lengths_k)
     used_q, used_k = (
@@ -178,14 +181,14 @@ def test_a_sequence_has_the_same_bits_alone_and_among_others(cfg: BackwardKernel
         of_k = {name: getattr(call, name)[keys] for name in ("k", "v")}
         of_lse = {"lse": call.lse[:, rows].contiguous(), "packing": packing_of([n_q], [n_k])}
         alone = launch(call.kernel(cfg), Call(**vars(call) | of_q | of_k | of_lse))
-        part = Gradients(whole.q[rows], whole.k[keys], whole.v[keys])
+        part = ReferenceGradients(whole.q[rows], whole.k[keys], whole.v[keys])
         assert not differing(cfg, alone, part)
 
 
 @BY_FAMILY
 def test_places_begin_where_they_say(cfg: BackwardKernelConfig) -> None:
-    """Rows before the first sequence belong to none."""
-    packing = Packing(9 + places([40, 30]), 5 + places([20, 66]))
+    """Rows before the first sequence belong to no sequence, so their gradients are not written."""
+    packing = Packing(9 + offsets([40, 30]), 5 + offsets([20, 66]))
     call = call_of(BF16, (90, 2, cfg.d_head), (100, 2, cfg.d_head), None, packing, causal=True)
     found = launch(call.kernel(cfg), call)
     assert_near_truth(found, call)
@@ -196,7 +199,7 @@ def test_places_begin_where_they_say(cfg: BackwardKernelConfig) -> None:
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 60_000.0])
 @BY_FAMILY
 def test_what_no_sequence_uses_reaches_nothing(cfg: BackwardKernelConfig, value: float) -> None:
-    """Whatever it is: NaN stands there in all other tests."""
+    """Unused rows may hold any value; in all other tests they hold NaN."""
     used = torch.tensor([50, 3]).int()
     lengths = Packing(seqused_q=used, seqused_k=used)
     call = call_of(BF16, (2, 70, 2, cfg.d_head), (2, 90, 1, cfg.d_head), None, lengths, causal=True)
@@ -208,8 +211,8 @@ def test_what_no_sequence_uses_reaches_nothing(cfg: BackwardKernelConfig, value:
 
 @BY_FAMILY
 def test_large_scores_have_finite_gradients(cfg: BackwardKernelConfig) -> None:
-    """One key takes each row; or all scores are so low that a key beyond the sequence, whose score
-    would be 0, had an infinite weight."""
+    """Either one key takes all the weight of a row, or all scores are so low that a key beyond the
+    sequence, whose score would be 0, would have an infinite weight."""
     assert_right(cfg, small(cfg, 70, 90, causal=True, softmax_scale=4.0))
 
     def opposite(q: torch.Tensor, k: torch.Tensor, *_: torch.Tensor) -> None:

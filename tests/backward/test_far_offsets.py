@@ -12,7 +12,7 @@ import torch
 
 from flashsmith.configs import FULL, BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import GradientTensors, find_backward
 from support.backward_kernels import PLAIN
 from support.far import interleaved
@@ -25,7 +25,7 @@ SHAPES = {"batch": (0, (2, 70, 1, 64)), "rows": (1, (1, 200, 1, 64)), "heads": (
 
 
 def far_from_each_other(tensors: GradientTensors, dim: int) -> GradientTensors:
-    """Copies all of ``LAID_OUT`` to where their stride along ``dim`` is ``FAR``."""
+    """Copies each tensor of ``LAID_OUT`` to memory where its stride along ``dim`` is ``FAR``."""
     q = tensors.q
     places = interleaved(len(LAID_OUT), q.shape, dim, FAR, q.dtype)
     copies = (t.copy_(getattr(tensors, n)) for n, t in zip(LAID_OUT, places, strict=True))
@@ -51,7 +51,7 @@ def test_gradients_are_those_of_tensors_without_gaps(
     n_bytes = loaded.plan(tensors).workspace_bytes
     workspace = torch.full((n_bytes // 4,), math.nan).view(torch.uint8) if n_bytes else None
     loaded(tensors, call.scale, workspace=workspace)
-    found = Gradients(*(t.contiguous() for t in (tensors.dq, tensors.dk, tensors.dv)))
+    found = ReferenceGradients(*(t.contiguous() for t in (tensors.dq, tensors.dk, tensors.dv)))
     assert not differing(config, found, near)
     if not config.is_deterministic:
         torch.testing.assert_close(found.q, near.q, atol=1e-2, rtol=1e-2)

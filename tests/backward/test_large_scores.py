@@ -1,4 +1,4 @@
-"""Gradients where biases and functions make scores as large as float32 has them."""
+"""Gradients where a bias or a score_mod makes scores as large as float32 allows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flashsmith.runtime import load_kernels
 from support.backward_kernels import PLAIN
 
 N_Q, N_K = 70, 75
-TABLE = torch.zeros(N_Q, N_K)  # each call has another
+TABLE = torch.zeros(N_Q, N_K)  # each call fills it anew
 SCORE = remember(trace(lambda s, b, h, q, k: s + TABLE[q, k]).expression)
 OF_BIAS, OF_SCORES = Variant(bias=True), Variant(score=SCORE)
 MODS = {name: cfg for name, cfg in PLAIN.items() if cfg.serves_variant(OF_SCORES)}
 BIASED = {name: cfg for name, cfg in PLAIN.items() if cfg.serves_variant(OF_BIAS)}
 
-MOST = 2.0**20  # of a log-sum-exp that says what weights are
+MAX = 2.0**20  # the largest |LSE| for which the kernels compute gradients
 LARGEST = torch.finfo(torch.bfloat16).max
 NEAR = (0.0, 30.0, 1e3)
 FAR = (2e6, 1e8, 1e9, 1e10, 2.0**40, 1e30, 1e38, 2.3e38, LARGEST)
@@ -38,7 +38,8 @@ def _built() -> None:
 
 
 def rows(sizes: tuple[float, ...], beside: float) -> torch.Tensor:
-    """(N_Q, N_K): of each row all keys have one size, or some are hidden, or some ``beside`` it."""
+    """Returns biases (N_Q, N_K). Each row has one value, a third of the rows hide keys 20 to 49,
+    and a third have ``beside`` at every other key."""
     signed = [sign * size for size in sizes for sign in (-1, 1)]
     found = torch.tensor([signed[i % len(signed)] for i in range(N_Q)])[:, None].repeat(1, N_K)
     found[1::3, 20:50] = -math.inf
@@ -48,7 +49,8 @@ def rows(sizes: tuple[float, ...], beside: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Exact:
-    """Of what float32 leaves of the sums of scores and biases; of rows beyond MOST no gradient."""
+    """The gradients in float64, of scores that were summed in float32; rows with an LSE beyond MAX
+    have no gradient."""
 
     lse: torch.Tensor
     q: torch.Tensor
@@ -62,7 +64,7 @@ class Exact:
         lse, p = scores.logsumexp(-1), scores.softmax(-1)
         q, k, v, do = (t.double() for t in (q, k, v, do))
         o = p @ v
-        p = p * (lse.abs() <= MOST)[:, None]
+        p = p * (lse.abs() <= MAX)[:, None]
         ds = p * (do @ v.T - (do * o).sum(-1, keepdim=True) + dlse[:, None]) / 8
         return cls(lse, ds @ k, ds.T @ q, p.T @ do, o)
 
@@ -99,10 +101,10 @@ CASES = pytest.mark.parametrize(
 def test_rows_of_scores_beyond_what_lse_can_tell_have_no_gradient(
     cfg: BackwardKernelConfig, of_bias: bool
 ) -> None:
-    """And do no harm to others: as if nobody had asked for theirs."""
+    """The gradients of the other rows are unaffected."""
     bias = rows(NEAR + FAR, 0.0)
     exact, found = gradients(cfg, bias, of_bias)
-    far = exact.lse.abs() > MOST
+    far = exact.lse.abs() > MAX
     assert 20 < far.sum() < 50
     assert not found.q[0, far].any()
     for name in ("q", "k", "v"):
@@ -128,7 +130,7 @@ def test_weights_are_as_exact_as_their_log_sum_exp(
 ) -> None:
     bias = rows((1e4, 6e4, 2.5e5, 9e5), -1e9)
     exact, found = gradients(cfg, bias, of_bias)
-    assert (exact.lse.abs() < MOST).all()
+    assert (exact.lse.abs() < MAX).all()
     allowed = exact.lse.abs() * 2**-22 + 0.02
     off = (found.q[0, :, 0] - exact.q).norm(dim=-1) / exact.q.norm(dim=-1)
     assert (off < allowed).all(), (off / allowed).tolist()

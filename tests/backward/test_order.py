@@ -1,4 +1,4 @@
-"""dQ of the sm90 backward that blocks of keys add up in order, and the last of them finishes."""
+"""The sm90 backward where blocks of keys add up dQ in order, and the last one finishes it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import rule
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
 from support.backward_kernels import BAND
 from support.gradient_calls import Call, call_of
@@ -20,12 +20,12 @@ from support.semantics import packing_of
 
 
 def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
-    return replace(rule(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
+    return replace(heuristic(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
 
 
-# Of each d_head: dQ by warpgroups in turn, three or two, and by all at once, in parts.
+# Depending on d_head, the warpgroups (three or two) add to dQ in turn, or all at once, in parts.
 CONFIGS = [in_order(d_head, persistent=d_head != 96) for d_head in (64, 96, 128)]
-VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True), BAND]
+VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True), BAND]
 SEEDS = 2
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}")
 
@@ -38,17 +38,19 @@ def _built() -> None:
 
 
 def other(cfg: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
-    """Blocks with one tile, or with tile after tile."""
+    """Returns the configuration with `persistent` flipped: one tile a thread block, or many."""
     return replace(cfg, persistent=not cfg.persistent)
 
 
 def shapes(cfg: Sm90BackwardKernelConfig, n_q: int, n_k: int) -> tuple[tuple[int, ...], ...]:
-    """Returns two samples, two heads of k that two of q share."""
+    """Returns shapes of q and k: a batch of two, and two KV heads that two query heads each
+    share."""
     return (2, n_q, 4, cfg.d_head), (2, n_k, 2, cfg.d_head)
 
 
 def calls_of(cfg: Sm90BackwardKernelConfig) -> list[Call]:
-    """Of several blocks of keys to each query: all of them, a triangle, a band, and sequences."""
+    """Returns calls in which several blocks of keys add to each query: full, causal, a window, and
+    varlen."""
     lengths_q, lengths_k = [70, 0, 1, 200, 33], [50, 20, 3 * cfg.B_c, 2 * cfg.B_c + 1, 0]
     packing = packing_of(lengths_q, lengths_k)
     of_q, of_k = (sum(lengths_q), 2, cfg.d_head), (sum(lengths_k), 1, cfg.d_head)
@@ -61,8 +63,11 @@ def calls_of(cfg: Sm90BackwardKernelConfig) -> list[Call]:
     ]
 
 
-def launch_with(cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int) -> Gradients:
-    """On so many host threads: as many blocks run at a time, from the first on."""
+def launch_with(
+    cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: int
+) -> ReferenceGradients:
+    """Launches on ``workers`` host threads, so that as many thread blocks run at a time, in
+    order."""
     loaded = find_backward(call.kernel(cfg), Target.emulator())
     with emulation(loaded, seed=seed, count=False, workers=workers):
         return launch_loaded(loaded, call)
@@ -70,7 +75,8 @@ def launch_with(cfg: Sm90BackwardKernelConfig, call: Call, workers: int, seed: i
 
 @EACH
 def test_every_run_has_the_same_bits(cfg: Sm90BackwardKernelConfig) -> None:
-    """However many blocks run at a time: no block waits for one that may not have begun."""
+    """The bits do not depend on how many thread blocks run at a time, and no thread block waits for
+    one that may not have begun."""
     assert cfg.is_deterministic
     for call in calls_of(cfg):
         found = launch(call.kernel(cfg), call)
@@ -92,7 +98,8 @@ def test_the_order_is_that_of_the_keys_whoever_takes_them(cfg: Sm90BackwardKerne
 def test_first_and_last_block_of_keys_are_known_in_every_band(
     cfg: Sm90BackwardKernelConfig,
 ) -> None:
-    """A first one that added to what nobody stored, or a last one that was none, leaves NaN."""
+    """If a first block added to memory that nobody stored to, or if the last block did not finish
+    dQ, NaN would be left."""
     draw = random.Random(7)
     edges = [0, 1, 62, 63, 64, 65, cfg.B_c - 1, cfg.B_c, cfg.B_c + 1, 2 * cfg.B_c]
     for _ in range(25):
@@ -107,8 +114,8 @@ def test_first_and_last_block_of_keys_are_known_in_every_band(
 
 @EACH
 def test_queries_that_see_no_keys_have_zeros(cfg: Sm90BackwardKernelConfig) -> None:
-    """Whole blocks of them, before the first key and behind the last: no block of keys has a turn
-    there."""
+    """Whole blocks of queries before the first key or behind the last have no block of keys that
+    would write their dQ."""
     before = call_of(torch.float16, *shapes(cfg, 300, 50), causal=True)
     behind = call_of(torch.float16, *shapes(cfg, 300, 50), window_size=(9, 0), top_left=True)
     for call, unseen in ((before, slice(0, 250)), (behind, slice(59, 300))):

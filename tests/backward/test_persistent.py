@@ -1,4 +1,4 @@
-"""Blocks of the sm90 backward that work on tile after tile."""
+"""The sm90 backward with persistent thread blocks, which compute tile after tile."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import rule
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
 from flashsmith.runtime import find_backward, load_kernels
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, launch, tensors_of
 from support.semantics import packing_of
 
-CONFIGS = [replace(rule(DType.FP16, d_head), persistent=True) for d_head in (64, 96, 128)]
-VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, ragged=True)]
-MULTIPROCESSORS = 4  # of the emulator
+CONFIGS = [replace(heuristic(DType.FP16, d_head), persistent=True) for d_head in (64, 96, 128)]
+VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True)]
+NUM_SMS = 4  # SMs of the emulated GPU
 SEEDS = 3
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}")
 
@@ -44,19 +44,20 @@ def assert_right(cfg: Sm90BackwardKernelConfig, call: Call) -> None:
 
 
 @EACH
-@pytest.mark.parametrize("tiles", [1, MULTIPROCESSORS, MULTIPROCESSORS + 1, 11])
+@pytest.mark.parametrize("tiles", [1, NUM_SMS, NUM_SMS + 1, 11])
 def test_any_number_of_tiles(cfg: Sm90BackwardKernelConfig, tiles: int) -> None:
     call = call_of(torch.float16, (1, 70, 2, cfg.d_head), (1, tiles * cfg.B_c - 5, 1, cfg.d_head))
-    assert blocks(cfg, call) == min(tiles, MULTIPROCESSORS)
+    assert blocks(cfg, call) == min(tiles, NUM_SMS)
     assert_right(cfg, call)
 
 
 @EACH
 def test_tiles_that_no_query_sees_lie_between_others(cfg: Sm90BackwardKernelConfig) -> None:
-    """Of every head, so that blocks come from such tiles to others."""
+    """Every head has tiles that no query sees, so that a thread block goes from such tiles to
+    others."""
     shapes = (2, 130, 4, cfg.d_head), (2, 4 * cfg.B_c, 2, cfg.d_head)
     call = call_of(torch.float16, *shapes, causal=True, top_left=True)
-    assert blocks(cfg, call) == MULTIPROCESSORS
+    assert blocks(cfg, call) == NUM_SMS
     assert_right(cfg, call)
 
 
@@ -77,7 +78,7 @@ def test_tiles_beyond_their_sequence_are_passed_over(cfg: Sm90BackwardKernelConf
 
 @EACH
 def test_results_are_those_of_blocks_with_one_tile(cfg: Sm90BackwardKernelConfig) -> None:
-    """dK and dV to the bit: the order of their sums is that of the queries."""
+    """dK and dV are equal to the bit, because both sum over the queries in the same order."""
     shapes = (2, 200, 4, cfg.d_head), (2, 3 * cfg.B_c - 20, 2, cfg.d_head)
     call = call_of(torch.float16, *shapes, causal=True)
     found, once = (launch(call.kernel(each), call) for each in (cfg, with_one_tile(cfg)))

@@ -1,4 +1,4 @@
-"""What gradients of attention are without any reference, and that they are derivatives."""
+"""Properties of the gradients of attention that need no reference, and finite differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import VARIANTS, BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import load_kernels
 from support.backward_kernels import OF_PLAIN, PLAIN
 from support.gradient_calls import Call, call_of, variant_call
@@ -18,11 +18,11 @@ from support.gradients import differing, launch
 from support.semantics import SM80 as FORWARD
 
 BY_FAMILY = pytest.mark.parametrize("cfg", PLAIN.values(), ids=PLAIN.keys())
-# Those of the forward's d_head.
+# The kernels of the forward's d_head.
 DERIVED = [kernel for kernel in OF_PLAIN if kernel.config.d_head == FORWARD.d_head]
 EACH = pytest.mark.parametrize("kernel", DERIVED, ids=lambda kernel: kernel.slug)
 BF16 = torch.bfloat16
-EPS = 2.0**-8  # what rounding to BF16 changes at most, of a number
+EPS = 2.0**-8  # the largest relative error of rounding to BF16
 STEP = 2.0**-6
 
 
@@ -36,20 +36,22 @@ def _built() -> None:
 
 
 def plain_call(cfg: BackwardKernelConfig) -> Call:
-    """Returns heads that share no keys; of numbers that sums of a few of them can be."""
+    """Returns a call without GQA, whose values are multiples of 2^-4, so that sums of a few are
+    exact."""
     q_shape, k_shape = (2, 90, 2, cfg.d_head), (2, 210, 2, cfg.d_head)
     return call_of(BF16, q_shape, k_shape, step=2.0**-4)
 
 
 def near(found: torch.Tensor, expected: torch.Tensor, of: torch.Tensor) -> None:
-    """But for a few roundings of what was added up, of which ``of`` has the sizes."""
+    """Checks that two results differ by at most a few roundings of the largest element of
+    ``of``."""
     difference = (found.double() - expected.double()).abs().max().item()
     assert difference <= 4 * EPS * of.double().abs().max().item()
 
 
 @BY_FAMILY
 def test_weights_sum_to_one(cfg: BackwardKernelConfig) -> None:
-    """Keys that all move alike change no weight, values that do move o as much."""
+    """A shift of all keys changes no weight, and a shift of all values shifts o by as much."""
     call = plain_call(cfg)
     found = launch(KernelId(cfg), call)
     near(found.k.double().sum(1), torch.zeros(2, 2, cfg.d_head), found.k.norm(dim=1))
@@ -77,7 +79,7 @@ def test_what_is_added_to_all_keys_changes_nothing_for_queries(
 def test_they_are_linear_in_the_gradient_of_o(cfg: BackwardKernelConfig) -> None:
     call, kernel = plain_call(cfg), KernelId(cfg)
     one, two = launch(kernel, call), launch(kernel, replace(call, do=2 * call.do))
-    twice = Gradients(2 * one.q, 2 * one.k, 2 * one.v)
+    twice = ReferenceGradients(2 * one.q, 2 * one.k, 2 * one.v)
     assert not differing(cfg, two, twice)
     near(two.q, twice.q, twice.q)
     other = plain_call(cfg).do
@@ -102,7 +104,8 @@ def test_keys_in_another_order_have_the_same_gradients(cfg: BackwardKernelConfig
 def test_halves_of_the_keys_make_up_the_whole_if_they_know_its_results(
     cfg: BackwardKernelConfig,
 ) -> None:
-    """What context parallel needs. The first half ends beside a tile's edge."""
+    """Context parallelism relies on this. The first half ends one row behind the boundary of a
+    tile."""
     call, kernel = plain_call(cfg), KernelId(cfg)
     whole = launch(kernel, call)
     by_queries = torch.zeros_like(whole.q, dtype=torch.float64)
@@ -128,7 +131,7 @@ def test_samples_and_heads_have_the_same_bits_alone_and_among_others(
     of_k = {n: getattr(call, n)[sample, :, shared] for n in ("k", "v")}
     of_lse = {n: getattr(call, n)[sample, heads].contiguous() for n in ("lse", "dlse")}
     alone = launch(kernel, replace(call, **of_q, **of_k, **of_lse))
-    part = Gradients(
+    part = ReferenceGradients(
         whole.q[sample, :, heads], whole.k[sample, :, shared], whole.v[sample, :, shared]
     )
     assert not differing(cfg, alone, part)
@@ -139,8 +142,8 @@ def test_samples_and_heads_have_the_same_bits_alone_and_among_others(
 
 
 def loss(call: Call, moved: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """With what the forward makes of tensors that are a step further; and how far off that may be,
-    as o is rounded."""
+    """Returns the loss of the forward with the tensors of ``moved``, and the largest error that the
+    rounding of o can cause."""
     given = {"q": call.q, "k": call.k, "v": call.v, **call.keywords} | moved
     o, lse = flashsmith.forward(FORWARD, **given, return_lse=True)  # type: ignore[misc]
     by_lse = torch.where(lse.isfinite(), lse, 0).double() * call.dlse
@@ -150,10 +153,11 @@ def loss(call: Call, moved: dict[str, torch.Tensor]) -> tuple[float, float]:
 
 @EACH
 def test_they_are_the_limits_of_differences(kernel: KernelId) -> None:
-    """A step along the signs of a gradient changes the loss by the sum of its sizes."""
+    """A step along the signs of a gradient changes the loss by the sum of the gradient's absolute
+    values."""
     call = variant_call(kernel.variant)
     assert call.kernel(kernel.config) == kernel
-    found: Gradients = launch(kernel, call)
+    found: ReferenceGradients = launch(kernel, call)
     for name in ("q", "k", "v", "sinks", "bias"):
         gradient = getattr(found, name)
         if gradient is None:

@@ -1,4 +1,5 @@
-"""The backward's kernels are synchronised: nothing that synchronises can be left out unnoticed."""
+"""Every synchronisation site of the backward's kernels is needed: the tests notice when one is
+dropped."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import pytest
 from flashsmith.configs import KernelId
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.reference import Gradients
+from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import BackwardKernel, Site, emulation, find_backward, load_kernels
 from support.backward_kernels import CONFIGS, PLAIN, VARIED, name_of
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch_loaded
 
-SEEDS = 6  # some sites need a lane that falls far behind
+SEEDS = 6  # some faults appear only if a lane falls far behind
 KINDS = {
     "sm80": {"barrier_sync", "cp_async_wait_group"},
     "sm80 sums": {"barrier_sync", "cp_async_wait_group", "named_barrier_sync"},
@@ -25,7 +26,7 @@ KINDS = {
 }
 
 
-# Variants have no synchronisation of their own: of each configuration the plainest.
+# A variant adds no synchronisation, so that the plain variant stands for each configuration.
 KERNELS = {
     family: [
         KernelId(cfg)
@@ -41,8 +42,10 @@ def _built() -> None:
     load_kernels([kernel for each in KERNELS.values() for kernel in each], Target.emulator())
 
 
-def noticed(loaded: BackwardKernel, call: Call, good: Gradients, site: Site, seed: int) -> bool:
-    """Returns whether a run without this site faults, or gives another result."""
+def noticed(
+    loaded: BackwardKernel, call: Call, good: ReferenceGradients, site: Site, seed: int
+) -> bool:
+    """Returns whether a run without this site faults or changes the result."""
     config = loaded.instance.config
     with emulation(loaded, dropped=site, count=False, seed=seed):
         try:
@@ -56,7 +59,8 @@ def noticed(loaded: BackwardKernel, call: Call, good: Gradients, site: Site, see
 
 
 def calls_of(kernel: KernelId) -> Iterator[Call]:
-    """Of more blocks of either side than there are stages, of one, and of many of keys alone."""
+    """Yields calls with more blocks on both sides than there are stages, with one block, and with
+    many blocks of keys alone."""
     cfg, dtype = kernel.config, kernel.config.dtype.to_torch_dtype()
     d_head, rows = cfg.d_head, max(cfg.B_r, 64)
     many, few = (6 * rows - 20, 2 * cfg.B_c - 20), (rows - 4, 40)
@@ -68,8 +72,8 @@ def calls_of(kernel: KernelId) -> Iterator[Call]:
 def test_every_dropped_site_is_noticed(
     family: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """In some kernel of the family: what waits for one of two buffers may wait for both where there
-    are as many of the other."""
+    """It is enough that one kernel of the family notices: where two buffers have as many stages, a
+    wait for the one may cover the other."""
     sites: set[Site] = set()
     unnoticed: set[Site] = set()
     for kernel in KERNELS[family]:

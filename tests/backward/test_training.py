@@ -1,4 +1,4 @@
-"""What the tests on a GPU do at length, small and on the emulator: autograd, and a training."""
+"""Autograd and a training loop as the GPU tests run them, small and on the emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashsmith.selection.select import select_config
 from support.autograd import ALL_VARIANTS, plain_cases, runs_that_differ, what_is_wrong
 from support.scripts import load_script
 
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 TINY = {"layers": 1, "heads": 2, "words": 16, "batch": 2, "length": 12}
 SIZE = "batch=2 heads=4 heads_kv=2 seq_len_q=20 seq_len_k=30"
 CASES = [
@@ -40,10 +40,10 @@ CASES = [
 def _built() -> None:
     backward = BACKWARD.families[0]
     kernels = []
-    variants = {RAGGED, CAUSAL, *(case.variant for case in CASES)}
+    variants = {VARLEN, CAUSAL, *(case.variant for case in CASES)}
     for dtype, wanted in ((DType.BF16, variants), (DType.FP16, {CAUSAL})):
         forward = select_config(torch.empty(1, 9, 2, 64, dtype=dtype.to_torch_dtype()))
-        for config in (forward, backward.rule(BackwardWorkload.square(dtype, 64, 256))):
+        for config in (forward, backward.heuristic(BackwardWorkload.square(dtype, 64, 256))):
             kernels += [KernelId(config.with_room_for(v), v) for v in sorted(wanted)]
     load_kernels(list(dict.fromkeys(kernels)), Target.emulator())
 
@@ -82,11 +82,11 @@ def test_deterministic_gradients_are_the_same() -> None:
     assert runs_that_differ(2, "cpu") == 0
 
 
-@pytest.mark.parametrize("ragged", [False, True])
-def test_training_has_the_losses_of_plain_products(training: ModuleType, ragged: bool) -> None:
+@pytest.mark.parametrize("varlen", [False, True])
+def test_training_has_the_losses_of_plain_products(training: ModuleType, varlen: bool) -> None:
     sizes = training.Sizes(**TINY)
     found = {
-        name: [loss for loss, _ in training.train(sizes, attend, 0, 3, "cpu", ragged=ragged)]
+        name: [loss for loss, _ in training.train(sizes, attend, 0, 3, "cpu", varlen=varlen)]
         for name, attend in training.ATTENTIONS.items()
     }
     assert found["flashsmith"] == pytest.approx(found["sdpa_math"], abs=2e-3)
@@ -100,8 +100,8 @@ def test_text_can_be_learned_and_is_the_same_for_a_seed(training: ModuleType) ->
     tokens, targets = (t.view(2, 12) for t in (one.tokens, one.targets))
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
     assert torch.equal(tokens[:, :5], tokens[:, 7:]), "the second half is the first"
-    packed = next(training.text_of(sizes, 3, "cpu", ragged=True))
-    assert packed.places.tolist() == [0, packed.lengths[0], len(packed.tokens)]
+    packed = next(training.text_of(sizes, 3, "cpu", varlen=True))
+    assert packed.offsets.tolist() == [0, packed.lengths[0], len(packed.tokens)]
 
 
 def test_the_script_writes_a_row_for_each_step(training: ModuleType, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An ncu that prints what it is told to."""
+"""A fake ncu that prints what a test chooses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from flashsmith import settings
 
 @pytest.fixture
 def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes an ncu that prints the given text and ends; its command lines come in a file."""
+    """Returns a function that installs an ncu which prints a text and exits; it returns the file
+    that lists the command lines."""
 
     def make(printed: str, stderr: str = "", code: int = 0) -> Path:
         program, calls = tmp_path / "ncu", tmp_path / "calls"

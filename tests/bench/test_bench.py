@@ -1,4 +1,4 @@
-"""`flashsmith bench`: shapes and the command; on the emulator, clocks replaced."""
+"""`flashsmith bench`: its shapes and its command, on the emulator with replaced clocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_grid_keeps_tokens_and_hidden_size() -> None:
     )
     assert len(grid) == 8
     assert square(DType.BF16, 64, "full", 32, 32, 512) in grid
-    assert square(DType.BF16, 128, "causal", 1, 16, 32768) in grid  # at least one sample
+    assert square(DType.BF16, 128, "causal", 1, 16, 32768) in grid  # the batch is at least 1
 
 
 def test_grid_refuses_what_does_not_divide() -> None:
@@ -65,7 +65,7 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
-    """The GPU's part of the command on the CPU: kernels are emulated, times are as said here."""
+    """Stands in for the GPU: kernels run on the emulator, and take the times given here."""
     times = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.0}
     steady = {"fa2": 2.0, PLAIN: 4.0, FITTING: 1.6}
     monkeypatch.setattr(lab_bench, "_choose_device", lambda counts: "cpu")
@@ -113,12 +113,12 @@ def test_bench_writes_csv_markdown_plots_and_stamp(tmp_path: Path) -> None:
 def test_bench_again_measures_nothing_and_refuses_other_arguments(
     clock: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_files, "find_plots", lambda _: None)  # they take a second
+    monkeypatch.setattr(bench_files, "find_plots", lambda _: None)  # plots take a second
     command = small_grid(tmp_path, FITTING)
     first = invoke(*command)
     assert FITTING in first.stdout
     before = (tmp_path / "forward.csv").read_bytes()
-    del clock[FITTING]  # a clock that is asked fails
+    del clock[FITTING]  # timing this kernel again would fail
     assert invoke(*command).stdout == first.stdout
     assert (tmp_path / "forward.csv").read_bytes() == before
     message = invoke(*command, "--repeats", 7, code=2).stderr
@@ -185,7 +185,8 @@ def test_options_reach_the_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("clock")
 def test_a_bad_kernel_does_not_end_the_sweep(tmp_path: Path) -> None:
-    """Its rows of a warp are no multiple of the mma's: it cannot be built, and the other can."""
+    """Each warp would have 8 rows, and an mma needs 16: that kernel cannot be built, the other one
+    can."""
     illegal = FITTING.replace("64, 64, 4)", "64, 64, 8)")
     result = invoke(*small_grid(tmp_path, illegal, FITTING), code=1)
     rows = ResultFile(TimeRow, tmp_path / "forward.csv").rows
@@ -238,12 +239,12 @@ def test_emulator_counts_in_place_of_times(tmp_path: Path) -> None:
     grid = ["--d-head", 64, "--mask", "full", "--seq-len", 64, "--out", tmp_path]
     result = invoke("--emulator-counts", "-k", PLAIN, "-k", FITTING, *grid)
     plain, fitting = ResultFile(CountRow, tmp_path / "counts.csv").rows
-    # 256 tokens, hidden 128: 8 heads; two products, each of m16n8k16.
+    # 256 tokens and a hidden size of 128 make 8 heads; each has two products, of m16n8k16.
     assert plain.mma == fitting.mma == 8 * 2 * (64 // 16) * (64 // 8) * (64 // 16)
     assert summary.bank_conflicts(fitting) == 0
     conflicts = summary.bank_conflicts(plain)
     assert conflicts is not None
-    assert conflicts > 10_000  # not swizzled
+    assert conflicts > 10_000  # the layout is not swizzled
     assert str(conflicts) in result.stdout
     assert f"| {conflicts} |" in (tmp_path / "counts.md").read_text()
     texts = svg_texts(tmp_path / "wavefronts.svg")
@@ -274,7 +275,7 @@ def test_wrong_options_are_named(args: tuple[str, ...], message: str, tmp_path: 
 
 
 def test_an_interrupted_process_resumes(tmp_path: Path) -> None:
-    """By its script's name and spelling, stopped as soon as the first shape is there."""
+    """The script is called by its own name and spelling, and interrupted after the first shape."""
     script = ROOT / "tools" / "benchmark" / "pt_bench.py"
     options = ["--d_heads=64", "--mask=full", "--seq_lens=64,512,576,640", "--tokens=64"]
     command = [sys.executable, str(script), "--emulator_counts", *options]

@@ -22,7 +22,7 @@ def script() -> ModuleType:
 
 
 class Clock:
-    """Time passes only where a call says so."""
+    """A clock that advances only when a call says so."""
 
     now = 0.0
 
@@ -49,8 +49,8 @@ def test_each_call_is_timed_in_every_turn_without_the_synchronisation(
     runs = {"quick": lambda: call("quick", quick), "slow": lambda: call("slow", slow)}
     costs = script.measure(runs, 3, synchronize, clock)
     assert order == ["wait", *["quick"] * n, "wait", *["slow"] * n] * (warmup + 3)
-    assert (costs["quick"].median, costs["quick"].least) == pytest.approx((3, 2))
-    assert (costs["slow"].median, costs["slow"].least) == pytest.approx((5, 5))
+    assert (costs["quick"].median, costs["quick"].minimum) == pytest.approx((3, 2))
+    assert (costs["slow"].median, costs["slow"].minimum) == pytest.approx((5, 5))
 
 
 def test_the_table_has_the_stamp_and_the_ratio_to_the_first(
@@ -63,7 +63,7 @@ def test_the_table_has_the_stamp_and_the_ratio_to_the_first(
         read = list(csv.DictReader(file))
     assert [row["call"] for row in read] == list(costs)
     assert [row["us"] for row in read] == ["5.00", "7.50"]
-    assert [row["least_us"] for row in read] == ["4.00", "7.00"]
+    assert [row["min_us"] for row in read] == ["4.00", "7.00"]
     assert [row["times_torch_add"] for row in read] == ["1.00", "1.50"]
     assert {row["gpu"] for row in read} == {"H200"}
 
@@ -85,7 +85,7 @@ def test_packed_batches_differ_in_lengths_and_totals(script: ModuleType) -> None
 
 
 def test_what_python_adds_to_a_call_is_a_few_torch_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library that is called does nothing, so that a call costs what Python adds to it.
+    """The library does nothing here, so that a call costs what Python adds to it.
 
     A machine that tests is busy, and a busy core slows torch.add as much as it slows the call: the
     ratio is 3.9 on an idle core and on a core that three processes share.

@@ -1,4 +1,4 @@
-"""Cases, the program that the lists of them in benchmarks/ are, and those lists."""
+"""Cases, the program that runs the lists of cases in benchmarks/, and those lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS_OF_ROWS = ("group", "heads_kv", "seq_len", "candidate", "in_turn_ms", "e
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # which the program sets
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # the program sets it
 
 
 def benchmark_of(*cases: Case, **more: object) -> Benchmark:
@@ -112,7 +112,7 @@ def test_a_program_checks_on_the_emulator_and_writes_rows_and_stamp(
     assert [(row["heads_kv"], row["candidate"]) for row in rows] == [
         ("2", "flashsmith"),
         ("2", "flashsmith"),
-        ("2", "fa2"),  # torch's gradients share no heads
+        ("2", "fa2"),  # torch's gradients do not support GQA
     ]
     assert {row["in_turn_ms"] for row in rows} == {""}
     assert all(0 < float(row["error"]) < 0.02 for row in rows)
@@ -121,7 +121,7 @@ def test_a_program_checks_on_the_emulator_and_writes_rows_and_stamp(
     assert kernels_note(out / "some.csv", kernel_source_stamp()) == ""
     printed = capsys.readouterr()
     assert printed.out.count("gqa 2 128 flashsmith") == 2  # tiny, the first two are one
-    assert printed.err.count("left out: fa3: ") == 1  # once, not for each case
+    assert printed.err.count("left out: fa3: ") == 1  # once, not once a case
 
 
 def test_the_command_line_chooses_candidates_and_adds_kernels(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_means_of_decode_are_by_cache_and_length() -> None:
 
 
 def test_kernels_that_cases_name_are_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what ptxas says of them is told apart from the function's name."""
+    """The output of ptxas is matched to a kernel by the function's mangled name."""
     built: list[KernelId] = []
 
     def build(ids: list[KernelId], target: object) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""Checks of candidates, and times of one shape; clocks replaced."""
+"""The checks of candidates, and the times of one shape with replaced clocks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def right() -> torch.Tensor:
 def wrong_at(
     index: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns a peer that is right but at one index of (sample, row, head, column)."""
+    """Returns a peer that is right except at one index (batch, row, head, column)."""
 
     def run(q: torch.Tensor) -> torch.Tensor:
         o = right()
@@ -77,7 +77,7 @@ HEADS = [*product(range(SMALL.problem.batch), range(SMALL.problem.heads))]
 
 @pytest.mark.parametrize(("batch", "head"), HEADS)
 def test_checker_sees_one_wrong_value_in_any_head(batch: int, head: int) -> None:
-    """Finite, and small: three times what is allowed."""
+    """A finite error of three times the tolerance in one element is noticed."""
     index = (batch, SMALL.problem.seq_len_q - 1, head, 5)
     checker = Checker(SMALL, "cpu")
     comparison = checked_by(checker, PEERS["fa2"]).comparison
@@ -99,7 +99,7 @@ def test_checker_sees_what_is_not_finite(value: float) -> None:
 def test_a_kernel_that_writes_nothing_is_wrong_after_a_right_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the one before it wrote to the shared output is not taken for its result."""
+    """The output of the kernel before it, in the shared tensor, does not count as its result."""
     checker = Checker(SMALL, "cpu")
     config = parse_kernel_name_into_config(PLAIN)
     assert checked_by(checker, config).status == OK
@@ -110,7 +110,8 @@ def test_a_kernel_that_writes_nothing_is_wrong_after_a_right_one(
 
 
 def test_a_comparison_allows_no_three_tolerances() -> None:
-    """The tolerance is computed here: twice the error of plain low precision and of rounding."""
+    """The tolerance is recomputed here: twice the error of a low-precision computation and of
+    rounding."""
     q, k, v = make_qkv(SMALL.problem, "cpu")
     exact = reference.reference_attention(q, k, v)
     low = reference.reference_attention(q, k, v, compute=q.dtype)
@@ -125,7 +126,7 @@ def test_a_comparison_allows_no_three_tolerances() -> None:
         assert found.worst.startswith("at (1, 2, 0, 3): got ")
 
 
-# Times of one shape.
+# ---- times of one shape ----
 
 
 def test_times_become_rates_shares_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,4 +182,4 @@ def test_what_is_sustained_is_the_mean_of_all_calls(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(monitor_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     found = monitor_module.sustain(run, seconds=0.5)
     assert len(calls) == 60 and found.ms == pytest.approx(10.0)
-    assert found.sample == Sample(0.25)  # of the second half
+    assert found.sample == Sample(0.25)  # samples of the second half of the run

@@ -18,14 +18,14 @@ pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # which it sets
+    monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "")  # the script sets it
     return load_script("benchmarks/first_calls.py")
 
 
 def run(script: ModuleType, out: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Returns its rows, by the kernels of all tests."""
+    """Runs the small benchmark with the tests' kernel cache, and returns its rows."""
     cache = settings.cache_folder()
-    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache))  # which it sets
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(cache))  # the script sets it
     script.main(["--small", "--out", str(out), "--cache", str(cache)])
     with (out / "first_calls.csv").open() as file:
         return list(csv.DictReader(file))

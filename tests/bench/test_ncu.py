@@ -1,4 +1,4 @@
-"""Profiling: ncu's recorded output into tables, and its failures into advice."""
+"""Profiling: recorded output of ncu becomes tables, and its failures become advice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flashsmith.configs import (
 )
 from flashsmith.errors import ProfilerError
 from flashsmith.lab.bench import ncu
-from flashsmith.lab.bench.ncu import Launch, parse_raw_csv
+from flashsmith.lab.bench.ncu import ProfiledLaunch, parse_raw_csv
 from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.profile import METRICS, identify, tabulate
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, WORKLOAD, recorded
 from support.workloads import changed
 
-# The CSV.
+# ---- the CSV ----
 
 
 def test_recorded_csv_is_read_past_what_comes_before_it() -> None:
@@ -33,10 +33,10 @@ def test_recorded_csv_is_read_past_what_comes_before_it() -> None:
         *(KernelId(parse_kernel_name_into_config(k)) for k in (BEST, BUFFERED, HELD)),
     ]
     metrics = launches[1].metrics
-    assert metrics["gpu__time_duration.sum"] == pytest.approx(1463.904)  # ns there, us here
+    assert metrics["gpu__time_duration.sum"] == pytest.approx(1463.904)  # ncu prints ns
     assert metrics["gpc__cycles_elapsed.max"] == 2_644_469
     assert metrics["launch__registers_per_thread"] == 255
-    assert "launch__cluster_scheduling_policy" not in metrics  # a word
+    assert "launch__cluster_scheduling_policy" not in metrics  # its value is a word
 
 
 def test_output_between_the_rows_changes_nothing() -> None:
@@ -66,7 +66,7 @@ def test_times_are_microseconds_whatever_their_unit(unit: str, value: str, us: f
 @pytest.mark.parametrize("cell", ["n/a", "", "(!) n/a"])
 def test_a_metric_without_a_number_is_left_out(cell: str) -> None:
     text = f'"ID","Kernel Name","m"\n"","","%"\n"0","k","{cell}"\n'
-    assert parse_raw_csv(text) == [Launch("k", {"ID": 0.0})]
+    assert parse_raw_csv(text) == [ProfiledLaunch("k", {"ID": 0.0})]
 
 
 def test_a_row_that_is_cut_off_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_no_table_is_no_launches() -> None:
     assert parse_raw_csv("==WARNING== No kernels were profiled.\n") == []
 
 
-# Whose kernel it is.
+# ---- whose kernel it is ----
 
 
 @pytest.mark.parametrize("with_types", [False, True])
@@ -119,7 +119,7 @@ def test_kernels_of_peers_are_known_by_name(name: str, peer: str | None) -> None
     assert peer is None or peer in PEERS
 
 
-# The table.
+# ---- the table ----
 
 
 def test_rows_hold_what_was_measured() -> None:
@@ -130,7 +130,7 @@ def test_rows_hold_what_was_measured() -> None:
         "cycles": 2644469,
         "registers": 255,
         "occupancy_percent": 12.22,
-        "l2_hit_percent": None,  # was not asked for then
+        "l2_hit_percent": None,  # the recorded run did not collect it
         "bank_conflicts": 118084,
         "dram_percent": 3.68,
         "l2_percent": 25.78,
@@ -188,7 +188,7 @@ def test_of_two_metrics_the_one_that_the_gpu_has_counts() -> None:
     assert launch_of.metrics[all_of_lsu] == 118084
 
 
-# Running ncu.
+# ---- running ncu ----
 
 
 def test_ncu_is_found_by_setting_path_and_usual_places(

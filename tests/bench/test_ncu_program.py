@@ -1,4 +1,4 @@
-"""The program ncu itself: one that does not start, and the environment that it gets."""
+"""The ncu program itself: it may fail to start, and it runs with LC_ALL=C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations that are measured: tensors, truth, candidates and FLOP of each."""
+"""The measured operations: tensors, truth, candidates and FLOP of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.configs import CAUSAL, DType
-from flashsmith.configs.sm90.fp8_space import fp8_rules
+from flashsmith.configs.sm90.fp8_space import fp8_candidates
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
@@ -34,7 +34,8 @@ def packed(*lengths: int, operation: str = "forward", causal: bool = True) -> Ca
 
 
 def right(case: Case) -> set[str]:
-    """The candidates of an operation that run here and are right; none is wrong."""
+    """Returns the candidates of an operation that run here, after a check that all of them are
+    right."""
     operation = BENCHES[case.operation]
     here = {name for name, peer in operation.peers.items() if not peer.package.why_missing()}
     named = replace(case, candidates=case.candidates or (*operation.ours, *here))
@@ -45,9 +46,9 @@ def right(case: Case) -> set[str]:
 
 
 def decoders(cache: str) -> set[str]:
-    """Who decodes a cache here."""
+    """Returns the candidates that decode such a KV cache here."""
     more = {"flashsmith attention", "fa2"} if cache == "entries" else set()
-    more |= {"flashsmith scales of tokens"} if cache.startswith("fp8") else set()
+    more |= {"flashsmith per-token scales"} if cache.startswith("fp8") else set()
     return more | {"flashsmith", "flashsmith splits 1", "flashsmith splits 8"}
 
 
@@ -102,8 +103,8 @@ def test_every_packed_sequence_is_looked_at() -> None:
         spoilt = o.clone()
         spoilt[row] += 1
         assert given.error_of(spoilt) > TOLERANCE
-    places = given.packing["cu_seqlens_q"]
-    assert places.tolist() == [0, 48, 65, 98] and places.dtype == torch.int32
+    offsets = given.packing["cu_seqlens_q"]
+    assert offsets.tolist() == [0, 48, 65, 98] and offsets.dtype == torch.int32
 
 
 @pytest.mark.parametrize("score", [s for s in SCORES if f"score_mod: {s}" in SCORES])
@@ -130,7 +131,7 @@ def test_flop_are_of_what_the_mask_leaves() -> None:
 
 @pytest.mark.parametrize("operation", ["forward", "backward", "training step"])
 def test_a_peer_is_left_out_of_what_it_does_not_take(operation: str) -> None:
-    """Before anything of it is loaded or run, which is not here."""
+    """A peer refuses a case before it loads or runs its package, which is not installed here."""
     peers = BENCHES[operation].peers
     for case, takers in (
         (replace(SMALL, score="sinks"), set()),
@@ -149,7 +150,7 @@ def test_torch_has_another_diagonal_where_lengths_differ() -> None:
 
 
 def test_flex_attention_is_given_what_ours_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch runs it without a compiler."""
+    """FlexAttention runs eagerly here, without torch.compile."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     torch.manual_seed(0)
     for score in ("bias", "score_mod: alibi", "score_mod: plain"):
@@ -168,8 +169,8 @@ def test_pages_are_in_random_order_and_hold_the_entries() -> None:
     assert cache.table is not None and cache.rows == 256 and cache.is_full
     assert not torch.equal(cache.table.flatten(), torch.arange(12)), "pages are in order"
     assert torch.equal(cache.v[cache.table.long()].flatten(1, 2), entries.v)
-    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu").cache
-    assert not ragged.is_full and ragged.rows == 256
+    varlen = DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu").cache
+    assert not varlen.is_full and varlen.rows == 256
 
 
 def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -> None:
@@ -177,8 +178,8 @@ def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -
         given = DecodeInputs(replace(DECODE, cache=cache), "cpu")
         assert given.n_bytes == 3 * 256 * 2 * 2 * 64 * element
     torch.manual_seed(0)
-    ragged = DecodeInputs(replace(DECODE, cache="ragged pages of 16"), "cpu")
-    assert ragged.n_bytes < 3 * 256 * 2 * 2 * 64 * 2
+    varlen = DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu")
+    assert varlen.n_bytes < 3 * 256 * 2 * 2 * 64 * 2
 
 
 def test_a_wrong_request_of_those_that_are_looked_at_is_found() -> None:
@@ -210,7 +211,7 @@ def test_numbers_of_8_bits_and_of_16_are_the_same_ones() -> None:
 
 @pytest.mark.parametrize("fp8_values", [False, True])
 def test_a_kernel_of_8_bits_is_as_far_off_as_its_weights(fp8_values: bool) -> None:
-    name = str(fp8_rules(DType.BF16, 64, fp8_values)[0])
+    name = str(fp8_candidates(DType.BF16, 64, fp8_values)[0])
     case = replace(EQUAL, operation="forward in 8 bits", candidates=("flashsmith BF16", name))
     wide, small = Runner("cpu").measure(case, [])
     assert small.is_right and (small.error > 3 * wide.error) == fp8_values

@@ -1,4 +1,4 @@
-"""Markdown, ratios and plots, of what was measured on the H200."""
+"""Markdown, ratios and plots of results measured on an H200."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_markdown_has_every_shape_and_the_best_kernel_of_each() -> None:
     (line,) = [line for line in text.splitlines() if f"{fastest.ms:.4g} (" in line]
     assert line.startswith(f"| 16384 | `{fastest.kernel}` |")
     assert f"| {fastest.tflops:.1f} |" in line
-    assert f"**{fastest.tflops:.1f}**" in text  # ahead of FA2
+    assert f"**{fastest.tflops:.1f}**" in text  # faster than FA2
     assert f"| `{PLAIN}` | {SMALL} | failed | a \\| b |" in text
 
 
@@ -69,9 +69,9 @@ def test_ratios_by_shape_and_in_one_number() -> None:
     ]
     of_ours = [row.ratio_to_best_peer for row in rows if row.kind == KERNEL]
     logs = [math.log(ratio) for ratio in of_ours if ratio is not None]
-    mean, least = math.exp(sum(logs) / len(logs)), math.exp(min(logs))
+    mean, minimum = math.exp(sum(logs) / len(logs)), math.exp(min(logs))
     sentence = ratio_sentence(rows)
-    assert f"Geometric mean of 36 shapes: **{mean:.3f}**; least: {least:.3f} (BF16" in sentence
+    assert f"Geometric mean of 36 shapes: **{mean:.3f}**; least: {minimum:.3f} (BF16" in sentence
     assert sentence.endswith("0 below 1.")
 
 
@@ -81,7 +81,7 @@ def test_ratios_below_one_are_counted_and_gaps_are_dashes() -> None:
     rows = [
         *(time_row("fa2", 1.0, workload) for workload in (SMALL, long, other)),
         time_row(FITTING, 1.25, ratio_to_best_peer=0.8),
-        time_row(PLAIN, 1.5, ratio_to_best_peer=0.67),  # not our best
+        time_row(PLAIN, 1.5, ratio_to_best_peer=0.67),  # not our best kernel
         time_row(FITTING, 0.5, long, ratio_to_best_peer=2.0),
         time_row(FITTING, 1.0, other, ratio_to_best_peer=1.0),
         time_row("fa3", None, status=FAILED),
@@ -101,11 +101,11 @@ def test_no_table_without_a_peer() -> None:
 
 
 def test_a_report_of_both_regimes_shows_the_times_in_turn(tmp_path: Path) -> None:
-    """The better rates that a warm L2 gives are not mixed with the others."""
+    """The report does not mix in the higher rates of a warm L2."""
     (tmp_path / "environment.json").write_text('{"gpu": "NVIDIA H200"}')
     for name, ms, regime in (
         ("forward", 2.0, IN_TURN),
-        ("forward_back_to_back", 1.0, BACK_TO_BACK),  # with more peers, so it would be preferred
+        ("forward_back_to_back", 1.0, BACK_TO_BACK),  # has more peers, so it would be preferred
     ):
         peers = ["fa2", "fa3", "cudnn"] if regime == BACK_TO_BACK else ["fa2"]
         rows = [time_row(name, ms, regime=regime) for name in (*peers, FITTING)]

@@ -1,4 +1,4 @@
-"""Peers: found, loaded, called as they are."""
+"""Peers: they are found, loaded, and called with their own signatures."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_unknown_peer_is_named() -> None:
 def test_fa4_is_called_as_it_is(
     result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives a tensor or a tuple that begins with it, by version."""
+    """FA4 returns a tensor or a tuple that begins with one, depending on its version."""
     path = tmp_path / "flash_attn" / "cute" / "interface.py"
     path.parent.mkdir(parents=True)
     path.write_text(
         f"def flash_attn_func(q, k, v, *, causal):\n    return {result} if causal else v\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))  # none of it stays
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))  # restores sys.modules at the end
     q, k, v = make_qkv(SMALL.problem, "cpu")
     assert PEERS["fa4"].make(q, k, v, True)() is q
     assert PEERS["fa4"].make(q, k, v, False)() is v
@@ -95,7 +95,7 @@ def test_each_peer_says_which_build_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert PEERS["cudnn"].build() == "cuDNN 91900"
 
 
-# FlashAttention-3: a library that registers operators. The schema is upstream's.
+# ---- FlashAttention-3: a library that registers operators, with upstream's schema ----
 
 _SCHEMA = """fwd(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None,
     Tensor(v_new!)? v_new=None, Tensor? q_v=None, Tensor(out!)? out=None,
@@ -117,7 +117,8 @@ _CONTENT = b"not quite a library"
 
 
 class FakeLibraries:
-    """In place of the loaders of libraries: a file of FA3 registers an operator for CPU tensors."""
+    """Replaces the loaders of libraries: loading FA3's file registers an operator for CPU
+    tensors."""
 
     def __init__(self) -> None:
         self.loaded: list[tuple[str, str]] = []
@@ -125,7 +126,7 @@ class FakeLibraries:
         self._library: torch.library.Library | None = None
 
     def load_runtime(self, path: str, mode: int) -> None:
-        assert mode == ctypes.RTLD_GLOBAL  # else FA3's library does not see its symbols
+        assert mode == ctypes.RTLD_GLOBAL  # otherwise FA3's library does not see its symbols
         self.loaded.append(("runtime", path))
 
     def load_operators(self, path: str) -> None:
@@ -140,7 +141,7 @@ class FakeLibraries:
         self._library.impl("fwd", partial(self._forward, operators), "CPU")
 
     def _forward(self, operators: Any, *values: Any) -> tuple[Any, ...]:
-        """torch gives values by position, and leaves defaults at the end out."""
+        """torch passes values by position and omits trailing defaults."""
         names = [argument.name for argument in operators.fwd.default._schema.arguments]
         given = dict(zip(names, values, strict=False))
         self.scales.append(given["softmax_scale"])
@@ -188,7 +189,7 @@ def test_fa3_is_the_library_that_is_named(
     monkeypatch.setenv(settings.FA3_CUDART.name, str(runtime))
     assert PEERS["fa3"].is_available
     build = f"fa3/_C.so sha256 {hashlib.sha256(_CONTENT).hexdigest()[:16]}"
-    assert PEERS["fa3"].build() == build  # before it is loaded, for the stamp
+    assert PEERS["fa3"].build() == build  # the stamp needs it before the library is loaded
     assert libraries.loaded == []
     assert_calls_its_operator(libraries)
     assert libraries.loaded == [("runtime", str(runtime)), ("operators", str(library))]
@@ -213,7 +214,8 @@ def test_fa3_is_the_package_that_is_installed(
 def test_fa3_that_is_registered_already_is_used_and_said_so(
     libraries: FakeLibraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whatever the process imported; the file that is named is not what would be measured."""
+    """Another package of the process registered the operator, so the named file would not be
+    measured."""
     libraries.register()
     monkeypatch.setenv(settings.FA3_LIBRARY.name, str(fa3_file(tmp_path)))
     assert PEERS["fa3"].build() == "registered by something else in this process"
@@ -222,7 +224,7 @@ def test_fa3_that_is_registered_already_is_used_and_said_so(
 
 
 def test_vllms_build_is_called_as_upstreams(libraries: FakeLibraries) -> None:
-    """It has no defaults, so that all are given."""
+    """vLLM's schema has no defaults, so every argument must be passed."""
     libraries.register("_vllm_fa3_C", _SCHEMA_OF_VLLM)
     assert PEERS["fa3"].is_available
     assert_calls_its_operator(libraries)

@@ -1,4 +1,4 @@
-"""`flashsmith profile`: the target that ncu runs, the command, and the scripts."""
+"""`flashsmith profile`: the program that ncu runs, the command, and the scripts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from support.bench import play_peers
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, TOOLS, WORKLOAD, recorded
 from support.workloads import changed, square
 
-# What ncu runs.
+# ---- the program that ncu runs ----
 
 SILENT = Reporter(lambda _: None, lambda: nullcontext(lambda *_: None))
 
@@ -110,12 +110,12 @@ def test_kernels_are_not_built_where_that_is_off(
         lab_profile.load({WORKLOAD: [KernelId(config)]}, "cpu", SILENT)
 
 
-# The command.
+# ---- the command ----
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]]:
-    """As if there were one: kernels that the command builds are listed."""
+    """Pretends that there is a GPU; returns the list of kernels that the command builds."""
     built: list[tuple[Any, ...]] = []
     monkeypatch.delenv(settings.KERNELS.name, raising=False)
     monkeypatch.setattr(lab_profile, "choose_device", lambda _: ("cuda", "NVIDIA H200"))
@@ -186,7 +186,7 @@ def test_profile_takes_its_kernels_from_the_environment(
     fake_ncu(RECORDED.read_text())
     monkeypatch.setenv(settings.KERNELS.name, "tune")
     result = profile("--seq-len", "1024", "--mask", "causal")
-    assert [len(instances) for instances in gpu] == [40, 40]  # FP16 and BF16, apart
+    assert [len(instances) for instances in gpu] == [40, 40]  # FP16 and BF16 are built apart
     assert {i.config.dtype for i in gpu[0]} == {DType.FP16}
     assert {i.variant for instances in gpu for i in instances} == {CAUSAL}
     assert "[2/2] BF16 d 128 causal 16 x 16 x 1024: 40 kernels" in result.stderr
@@ -244,7 +244,7 @@ def test_profile_without_a_gpu_says_so(fake_ncu: Callable[..., Path]) -> None:
     assert "profiling needs an NVIDIA GPU" in profile("-k", BEST, code=1).stderr
 
 
-# The scripts, as they are called by name.
+# ---- the scripts, by their names ----
 
 
 def test_autotune_script_profiles_the_tuning_space(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Results say of which kernels they are."""
+"""Results say which kernels they measured."""
 
 from __future__ import annotations
 

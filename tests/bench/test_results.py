@@ -1,4 +1,5 @@
-"""Rows and files of a benchmark, the sweep that fills them, the session that guards them."""
+"""The rows and files of a benchmark, the sweep that fills them, and the session that guards
+them."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ CASES = [Case(FORWARD_KERNELS, workload, (PLAIN, FITTING)) for workload in WORKL
 
 
 class Recorder:
-    """A measure that notes what it was asked, and ends as told."""
+    """A fake measurement that records the shapes it gets, and raises an error on demand."""
 
     def __init__(self, at: Workload | None = None, error: BaseException | None = None) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -194,7 +195,7 @@ def test_a_session_refuses_another_environment(name: str, tmp_path: Path) -> Non
 
 
 def test_a_session_without_results_takes_the_stamp_of_the_next(tmp_path: Path) -> None:
-    """Nothing was measured in the environment of the first."""
+    """The first session measured nothing, so its stamp may be replaced."""
     for gpu in ("A100", "H200"):
         session = Session.open(tmp_path, {"gpu": gpu}, {}, results=["forward.csv"])
         assert json.loads(session.path.read_text())["gpu"] == gpu

@@ -1,4 +1,4 @@
-"""What the programs in benchmarks/ write: rows at once, and which kernels they are of."""
+"""The programs in benchmarks/ write each row at once, and say which kernels they measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path: Path) -> None:
         for _ in recorded(path, ["us"], measured):
             pass
     assert path.read_text().splitlines() == ["us", "0", "1"]
-    # not only at the end: whoever looks while it is measured sees what is there
+    # Rows are written while the measurement runs, so that a reader sees the rows that exist.
     rows = recorded(path, ["us"], iter([{"us": 5}, {"us": 6}]))
     assert next(rows) == {"us": 5}
     assert path.read_text().splitlines() == ["us", "5"]

@@ -1,4 +1,4 @@
-"""The runner of cases, with candidates and clocks that are played."""
+"""The runner of cases, with fake candidates and clocks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ALL = (*OPERATION.ours, *OPERATION.peers)
 
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Plays an operation and timers; the names that the timers were given, in order."""
+    """Replaces the operation and the timers; returns the candidates of each timed run, in order."""
     orders: list[list[str]] = []
 
     def timed(clock: Callable[..., dict[str, Timing]], runs: Any, **_: Any) -> dict[str, Timing]:
@@ -143,7 +143,7 @@ def test_a_row_has_rates_and_the_ratio_to_the_peer_that_is_beside_it(
     columns = ("candidate", "in_turn_ms", "in_turn_us", "in_turn_tflops", "in_turn_of_best_peer")
     rows = {name: [*row_of(columns, each).values()] for name, each in measured().items()}
     assert rows["flashsmith"] == ["flashsmith", "2.0000", "2000.00", "3.0", "0.500"]  # of all
-    assert rows["same"][-1] == "2.000"  # that which gives the same at every run
+    assert rows["same"][-1] == "2.000"  # its base is the deterministic peer
     assert rows["fa2"][-1] == ""
     without = measured("same", "fa2", "fa3")["same"]
     assert without.rival_ms(IN_TURN) == 1.0

@@ -1,4 +1,4 @@
-"""The timers, on a GPU that is played: a stream, events on it, and the host's clock."""
+"""The timers on a fake GPU, which has a stream, events and a host clock."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ FLUSH_MS = 0.1
 
 
 class FakeGpu:
-    """What is queued runs in order, not before the host queued it. Times are in milliseconds."""
+    """A GPU that runs queued work in order, never before the host queues it. Times are
+    milliseconds."""
 
     def __init__(self) -> None:
         self.host = 0.0
-        self.free_at = 0.0  # when the stream has done what is queued
+        self.free_at = 0.0  # when the stream becomes idle
         self.log: list[str] = []
-        self.work: list[tuple[float, float, str]] = []  # begin, end, what
+        self.work: list[tuple[float, float, str]] = []  # begin, end, name
 
     def queue(self, what: str, gpu_ms: float, host_ms: float = 0.0) -> None:
         self.host += host_ms
@@ -37,7 +38,7 @@ class FakeGpu:
         self.work.append((begin, self.free_at, what))
 
     def launch(self, name: str, times: list[float] | float, host_ms: float = 0.0) -> Any:
-        """Returns a candidate; of a list, each run takes the next time."""
+        """Returns a candidate; with a list, each run takes the next time."""
         left = iter(times if isinstance(times, list) else [])
         return lambda: self.queue(
             f"run {name}", next(left) if isinstance(times, list) else times, host_ms
@@ -93,7 +94,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     return fake
 
 
-# In turn.
+# ---- in turn ----
 
 
 def test_in_turn_flushes_before_each_timed_run(gpu: FakeGpu) -> None:
@@ -145,7 +146,7 @@ def test_in_turn_pauses_with_an_idle_gpu_before_each_flush(gpu: FakeGpu) -> None
         assert begin - end >= 250
 
 
-# Back to back.
+# ---- back to back ----
 
 
 def busy_ms(gpu: FakeGpu, name: str) -> float:
@@ -161,11 +162,12 @@ def test_back_to_back_runs_each_alone_for_as_long_as_asked(gpu: FakeGpu) -> None
     }
     assert "flush" not in gpu.log
     assert max(gpu.index("run a")) < min(gpu.index("run b"))
-    assert 110 <= busy_ms(gpu, "b") <= 130  # and a few to find out how long one takes
+    assert 110 <= busy_ms(gpu, "b") <= 130  # some more runs find out how long one takes
 
 
 def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None:
-    """It is faster for a second; the first candidate has a turn in it that does not count."""
+    """A GPU that was idle runs faster for a second, so an uncounted round of the first candidate
+    comes first."""
 
     def candidate(name: str) -> Callable[[], None]:
         return lambda: gpu.queue(f"run {name}", 1.0 if gpu.free_at < 1000 else 1.25)
@@ -176,7 +178,7 @@ def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None
 
 
 def test_back_to_back_is_the_mean_over_a_clock_that_swings(gpu: FakeGpu) -> None:
-    """As a card at its power limit: a quarter of the launches in each 800 ms takes 25% longer."""
+    """A GPU at its power limit runs 25% slower in a quarter of each 800 ms."""
     for phase in (0.0, 0.25, 0.5, 0.75):
 
         def run(phase: float = phase) -> None:
@@ -196,14 +198,14 @@ def test_back_to_back_has_no_gap_once_the_candidate_is_warm(gpu: FakeGpu) -> Non
     )
     runs = [(begin, end) for begin, end, what in gpu.work if what == "run a"]
     steady = runs[-(60 + 160) :]
-    assert len(runs) == 2 * (timer._PACE_LAUNCHES + 60 + 160)  # the first time for nothing
-    assert gpu.log[-3:] == ["run a", "event", "synchronize"]  # the last one is timed too
+    assert len(runs) == 2 * (timer._PACE_LAUNCHES + 60 + 160)  # the first pass does not count
+    assert gpu.log[-3:] == ["run a", "event", "synchronize"]  # the last run is timed too
     gaps = [begin - end for (_, end), (begin, _) in pairwise(steady)]
     assert max(gaps) == pytest.approx(0)
 
 
 def test_back_to_back_measures_what_is_steady_and_not_the_warm_up(gpu: FakeGpu) -> None:
-    """As a card that is at its power limit after 20 ms of work."""
+    """This GPU reaches its power limit after 20 ms of work."""
     worked = 0.0
 
     def run() -> None:
@@ -218,7 +220,7 @@ def test_back_to_back_measures_what_is_steady_and_not_the_warm_up(gpu: FakeGpu) 
 
 @pytest.mark.parametrize("host_ms", [0.005, 0.03, 0.1])
 def test_back_to_back_leaves_the_hosts_cost_out(gpu: FakeGpu, host_ms: float) -> None:
-    """Also where the host needs longer for a launch than the GPU."""
+    """The time is right even where the host needs longer for a launch than the GPU."""
     timing = time_back_to_back({"a": gpu.launch("a", 0.02, host_ms)}, milliseconds=20)["a"]
     assert timing == Timing(*[pytest.approx(0.02)] * 3)
 
@@ -230,7 +232,7 @@ def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
         warmup_ms=30,
     )["a"]
     assert timing.ms == pytest.approx(60.0)
-    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._LEAST_LAUNCHES)
+    assert gpu.log.count("run a") == 2 * (timer._PACE_LAUNCHES + 2 * timer._MIN_LAUNCHES)
 
 
 def test_back_to_back_is_the_mean_with_quintiles_of_single_launches(gpu: FakeGpu) -> None:
@@ -239,7 +241,7 @@ def test_back_to_back_is_the_mean_with_quintiles_of_single_launches(gpu: FakeGpu
     assert timing == Timing(*[pytest.approx(t) for t in (2.0, 1.0, 5.0)])
 
 
-# On a GPU, with work of a known length: a kernel that waits for so many cycles.
+# ---- on a GPU, with a kernel that waits for a fixed number of cycles ----
 
 SLEEP_MS = 1.0
 TIMERS = [time_interleaved, time_back_to_back]
@@ -253,7 +255,7 @@ def test_a_known_wait_is_measured(measure: Callable[..., dict[str, Timing]]) -> 
 
     def check() -> None:
         times = measure(runs)
-        # At 2 GHz a wait has its length; at half the clock it takes twice as long.
+        # A wait takes its nominal time at 2 GHz, and twice as long at half the clock.
         assert 0.9 * SLEEP_MS < times["1"].ms < 2.2 * SLEEP_MS
         assert times["3"].ms / times["1"].ms == pytest.approx(3, rel=0.1)
 
@@ -262,7 +264,7 @@ def test_a_known_wait_is_measured(measure: Callable[..., dict[str, Timing]]) -> 
 
 @pytest.mark.gpu
 def test_a_slow_host_is_not_measured_on_a_gpu() -> None:
-    """The host needs 300 us for a launch of 50 us."""
+    """The host needs 300 us to launch 50 us of work."""
 
     def run() -> None:
         time.sleep(0.0003)
@@ -271,7 +273,7 @@ def test_a_slow_host_is_not_measured_on_a_gpu() -> None:
     assert time_back_to_back({"a": run}, milliseconds=10, warmup_ms=5)["a"].ms < 0.15
 
 
-# In a graph.
+# ---- in a graph ----
 
 
 def test_in_a_graph_a_call_is_a_share_of_a_replay(
@@ -293,11 +295,11 @@ def test_in_a_graph_a_call_is_a_share_of_a_replay(
     timing = time_in_graph({"a": gpu.launch("a", 1.0)}, calls=4, replays=3)["a"]
     assert timing.ms == pytest.approx(5.0 / 4)
     assert captured == ["run a"] * 4
-    assert gpu.log.count("run a") == 3 + 4  # what is done at first is in no graph
+    assert gpu.log.count("run a") == 3 + 4  # the three warm-up runs are outside the graph
 
 
 def test_percentiles_lie_among_the_times() -> None:
-    """This holds for two times, too, one of which was held up."""
+    """This holds for two times as well, one of which was delayed."""
     for times in ([0.01, 0.9], [0.02, 0.01, 5.0], [1.0] * 4):
         found = timer._timing(times, 0.5)
         assert min(times) <= found.low <= found.high <= max(times)

@@ -1,4 +1,4 @@
-"""A cache of kernels, and a file of tensors."""
+"""Fixtures: a cache of kernels, and a file of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.cli import (
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The session's cache if it has one, and no other setting from outside."""
+    """Uses the session's kernel cache, if it has one, and clears all other settings."""
     with pytest.MonkeyPatch.context() as patch:
         for setting in settings.ALL:
             if setting not in (settings.CACHE_DIR, settings.JOBS):

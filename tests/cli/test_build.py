@@ -114,7 +114,8 @@ def test_cache_is_cleared_only_when_confirmed(
 def test_clearing_takes_what_no_kernel_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but a lock that somebody holds: who waits for it would not keep others away."""
+    """Everything goes except a lock that is held: if its file went, another process could take the
+    same lock."""
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     KernelCache().create()
     mods, locks = tmp_path / "cache" / "mods", tmp_path / "cache" / "locks"

@@ -65,7 +65,7 @@ def build(*args: object, code: int = 0) -> Any:
 def test_attention_then_works_with_building_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the emulator, for one dtype and d_head, with every kind of shape."""
+    """The test runs on the emulator, for one dtype and d_head, with every kind of shape."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
@@ -76,8 +76,8 @@ def test_attention_then_works_with_building_off(
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
     document = json.loads(build(*args, "--json").stdout)
     built = {row["kernel"] for row in document["kernels"]}
-    # For lengths that blocks of 128 divide and others, and few queries of 16, 32 and 64 rows; full
-    # and causal.
+    # The kernels are for lengths that blocks of 128 divide, for other lengths, and for few queries
+    # of 16, 32 and 64 rows; each is full and causal.
     assert len(built) == 2 * (2 + 3)
     monkeypatch.setenv(settings.BUILD.name, "0")
     for causal, (q_len, k_len), lse in product(
@@ -111,7 +111,7 @@ def test_nothing_is_served_that_does_not_fit_the_gpu(gpu: str) -> None:
 
 
 def test_a_table_of_ones_own_is_served_with_its_best_alone() -> None:
-    """What comes after it is never taken, since it takes every length."""
+    """A configuration after the best one never serves, since the best one accepts every length."""
     shipped = Table.read(shipped_table_path(H200))
     best, never = get_autotuning_kernel_configs([DType.FP16])[:2]
     entry = shipped.entries[TuningKey(DType.FP16, 128, "full", Bucket(1024, FILL_BUCKETS[-1]))]
@@ -159,7 +159,7 @@ def test_files_that_are_no_table_of_a_known_gpu_are_passed_over() -> None:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> dict[Target, list[KernelId]]:
-    """What would have been built; no GPU is found."""
+    """Returns what the command would build, per target; it finds no GPU."""
     calls: dict[Target, list[KernelId]] = {}
 
     def note_call(instances: Any, target: Target, **_: Any) -> Library:
@@ -180,7 +180,8 @@ def test_each_architecture_has_the_kernels_that_run_there(built: Any) -> None:
         (arch,) = target.archs
         assert instances and all(not each.config.problems(arch) for each in instances)
     sm90 = built[Target.cuda("sm_90a")]
-    # No GPU is here: all tables of the architecture, and the rule, for its GPUs without one.
+    # Without a GPU, the command takes all tables of the architecture, and the heuristic for GPUs
+    # that have no table.
     assert sm90 == sorted({*served_instances(H200), *served_instances("sm_90a")})
     assert {each.variant for each in sm90} == {FULL, CAUSAL}
     built.clear()
@@ -197,16 +198,17 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lab_build, "find_gpus", lambda: ([here], ""))
     build("--target", "cuda")
     assert list(built) == [Target.cuda("sm_90a")]
-    rule = built[Target.cuda("sm_90a")]
-    assert rule == served_instances("sm_90a")  # there is no table for its name
-    kinds = {type(each.config) for each in rule}
+    heuristic = built[Target.cuda("sm_90a")]
+    assert heuristic == served_instances("sm_90a")  # no table has this GPU's name
+    kinds = {type(each.config) for each in heuristic}
     assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig, Sm90DecodeKernelConfig}
 
 
 def test_build_lists_what_was_asked_for_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no compiler is there, a library that has more may serve."""
+    """A library that has more kernels may serve where there is no compiler; the list leaves them
+    out."""
     plain, swizzled = (
         f"(FP16, 64, 64, 64, 4): async+{feature}load_0_0_0_tiles" for feature in ("", "swizzled+")
     )

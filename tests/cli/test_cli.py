@@ -27,7 +27,7 @@ from support.cli import (
 from support.problems import heed_interrupts
 from support.tiny_build import make_compiler
 
-# The command as a whole.
+# ---- the command as a whole ----
 
 
 def test_version_and_help_name_every_command() -> None:
@@ -167,7 +167,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert "error" not in done.stderr
 
 
-# configs
+# ---- configs ----
 
 
 @pytest.mark.parametrize(

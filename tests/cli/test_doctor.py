@@ -25,7 +25,7 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A driver tool of our own, first on PATH; the test writes what it does."""
+    """Returns the path of a fake nvidia-smi, first on PATH; each test writes the script."""
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
@@ -39,7 +39,7 @@ def answer(tool: Path, *lines: str, code: int = 0) -> None:
 
 
 def diagnose(code: int = 0) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The checks by name, the first of each; and the whole document."""
+    """Returns the first check of each name, and the whole document."""
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == code, (result.output, result.exception)
     document = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Files that a user names: never lost silently, and whole or not there."""
+"""Files that a user names are never lost silently, and are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -106,9 +106,20 @@ def test_tuning_anew_discards_no_file_of_another_kind(tmp_path: Path) -> None:
 def test_soak_replaces_its_logs_and_nothing_else(tmp_path: Path) -> None:
     log, notes = tmp_path / "soak.csv", tmp_path / "notes.csv"
     notes.write_text("name,phone\n")
-    args = ("soak", "-k", KERNEL, "--no-seams", "--cases", 1, "--seed", 1, "--device", "cpu")
+    args = (
+        "soak",
+        "-k",
+        KERNEL,
+        "--no-tile-boundaries",
+        "--cases",
+        1,
+        "--seed",
+        1,
+        "--device",
+        "cpu",
+    )
     assert f"--out {notes} exists" in invoke(*args, "--out", notes, code=2).stderr
     assert notes.read_text() == "name,phone\n"
     for _ in range(2):
         invoke(*args, "--out", log)
-    assert log.read_text().count("kernel,variant,verdict") == 1  # not appended to
+    assert log.read_text().count("kernel,variant,verdict") == 1  # replaced, not appended to

@@ -51,7 +51,7 @@ def test_run_on_a_file_writes_what_the_reference_says(qkv: Path, tmp_path: Path)
     comparison = compare(written["o"], exact, low_precision)
     assert comparison.ok
     assert kernel["error"] == comparison.error
-    # One head at a time, a half-precision product may be summed in another order.
+    # With one head at a time, torch may sum a half-precision product in another order.
     assert kernel["tolerance"] == pytest.approx(comparison.tolerance, rel=0.5)
 
 
@@ -80,7 +80,7 @@ def test_run_counts_what_each_kernel_did() -> None:
     plain, fitting = report["kernels"]
     assert (plain["kernel"], fitting["kernel"]) == (PLAIN, FITTING)
     assert plain["error"] <= plain["tolerance"] < 0.01
-    # 2 products of 64 x 64 x 64 for each of 2 heads, in mma of 16 x 8 x 16.
+    # Each of 2 heads has 2 products of 64 x 64 x 64, in mma of 16 x 8 x 16.
     assert plain["counts"]["mma"] == 2 * 2 * 64**3 // (16 * 8 * 16)
     conflicts = [
         kernel["counts"]["shared_wavefronts"] - kernel["counts"]["shared_wavefronts_ideal"]
@@ -149,7 +149,7 @@ def test_a_fault_is_a_wrong_kernel_and_the_others_still_run(
 
 
 def test_times_become_rates_and_a_share_of_fa2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, with the clock replaced: what is timed runs, and the arithmetic is right."""
+    """With a fake clock on the CPU, the timed candidates run and the arithmetic is right."""
 
     def fixed_times(candidates: dict[str, Callable[[], object]]) -> dict[str, Timing]:
         for candidate in candidates.values():
@@ -200,7 +200,7 @@ def test_rates_of_other_lengths_count_what_is_seen(
     inputs = Inputs(q, k, v)
     checker = Checker(Workload(inputs.problem, flashsmith.Variant(causal)), "cpu", inputs)
     result = Result("one", ok=True)
-    assert lab_run.time_kernels({"one": lambda: q}, [result], checker) is None  # FA2 is left out
+    assert lab_run.time_kernels({"one": lambda: q}, [result], checker) is None  # without FA2
     assert result.tflops == pytest.approx(4 * 2 * scores * 64 / 4e-3 / 1e12)
     assert result.fa2_percent is None
 
@@ -313,5 +313,5 @@ def test_run_refuses_a_file_that_is_no_safetensors(tmp_path: Path) -> None:
     assert "cannot be read as safetensors" in refused("run", "--input", path)
     torch.save(make_inputs(), path)
     message = refused("run", "--input", path)
-    assert "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes" in message
+    assert "torch.save's, by safetensors.torch.save_file(dict(q=q, k=k, v=v), path)" in message
     assert "is a folder; expected a safetensors file" in refused("run", "--input", tmp_path)

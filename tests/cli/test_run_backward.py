@@ -1,4 +1,5 @@
-"""`flashsmith run`: the backward beside forward kernels, and where backwards are refused."""
+"""`flashsmith run`: backward kernels beside forward kernels, and where backward kernels are
+refused."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ WORKLOAD = Workload(Problem.square(DType.FP16, 64, 1, 2, 64), FULL)
 CHOSEN = chosen_backward(WORKLOAD, "cpu")
 
 
-def test_the_rule_backward_is_checked_and_counted_whole() -> None:
-    workload = Workload(Problem.square(DType.FP16, 64, 1, 2, 128), FULL)  # of whole tiles
+def test_the_heuristic_backward_is_checked_and_counted_whole() -> None:
+    workload = Workload(Problem.square(DType.FP16, 64, 1, 2, 128), FULL)  # whole tiles only
     result, runs = check_backward(CHOSEN, workload, "cpu", seed=0)
     assert result.ok and 0 < result.error < result.tolerance < 0.01, result
     assert (result.kernel, result.operation) == (str(CHOSEN), "backward")
     assert list(runs) == [result.kernel]
-    # dQ takes three products, dK and dV four: of 128 x 128 x 64 for 2 heads, in mma of 16 x 8 x 16.
+    # dQ takes three products, dK and dV take four; each is 128 x 128 x 64 for 2 heads, in mma of 16
+    # x 8 x 16.
     assert result.counts["mma"] == 7 * 2 * 128 * 128 * 64 // (16 * 8 * 16)
 
 
@@ -63,7 +65,7 @@ def test_a_fault_is_a_wrong_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_forward(monkeypatch: pytest.MonkeyPatch) -> list[KernelId]:
-    """Forward kernels are not run; what is loaded."""
+    """Prevents forward kernels from running; returns the list of kernels that are loaded."""
     loaded: list[KernelId] = []
     monkeypatch.setattr(lab_run, "load_kernels", lambda kernels, *_: loaded.extend(kernels))
     monkeypatch.setattr(
@@ -79,7 +81,7 @@ def test_run_has_a_backward_where_nothing_is_named(without_forward: list[KernelI
     one, backward = report["kernels"]
     assert (one["operation"], backward["operation"], report["ok"]) == ("forward", "backward", True)
     chosen = KernelId(
-        BACKWARD.choose_by_rule(BackwardWorkload(WORKLOAD.problem, CAUSAL), None), CAUSAL
+        BACKWARD.choose_by_heuristic(BackwardWorkload(WORKLOAD.problem, CAUSAL), None), CAUSAL
     )
     assert backward["kernel"] == str(chosen) and chosen in without_forward
     assert len(invoke_json("run", *sizes, "-k", PLAIN)["kernels"]) == 1

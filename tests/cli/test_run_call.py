@@ -1,4 +1,4 @@
-"""`flashsmith run`: what a call computes beside a mask, and tensors of every kind."""
+"""`flashsmith run`: what a call computes besides a mask, and tensors of every kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.cli import (
 
 
 def run_file(tmp_path: Path, tensors: dict[str, torch.Tensor], *options: object) -> Any:
-    """The report of a file of tensors, and what --out has."""
+    """Runs the command on a file of tensors; returns its report and the tensors of --out."""
     path, output = tmp_path / "qkv.safetensors", tmp_path / "o.safetensors"
     save_file(tensors, path)
     output.unlink(missing_ok=True)

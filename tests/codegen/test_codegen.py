@@ -1,4 +1,4 @@
-"""The generated C++ text: deterministic, valid, written whole or not at all."""
+"""The generated C++ text is deterministic and valid, and is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ SM90_INSTANCES = [
 ]
 BACKWARD_INSTANCES = [
     KernelId(cfg, variant)
-    for cfg in BACKWARD.rule_configs()
+    for cfg in BACKWARD.heuristic_configs()
     if cfg.dtype == DType.FP16 and cfg.d_head in (64, 192)
     for variant in (FULL, CAUSAL)
 ]
 
-# What a translation unit needs of the real header, as plain C++.
+# Stands in for the real header: as much as a translation unit needs, in plain C++.
 STUB_KERNEL = """\
 #pragma once
 #include "{header}"
@@ -63,7 +63,8 @@ template <typename Traits> {pointer} {function}() {{
 }}
 """
 
-# A program whose exit status says whether the map of each kernel's family and variant has it.
+# The exit status of the program says whether the map of each kernel's family and variant has the
+# kernel.
 FIND = """\
 #include "{header}"
 #include "{header}"
@@ -128,33 +129,33 @@ def test_map_header_has_the_typedef_and_the_short_form_over_each_entry() -> None
         assert header.count(f"{entry}     kernels::{instance.slug}()}},\n") == 1
 
 
-def test_each_variant_has_a_map_and_a_ragged_one_another_of_what_lists_its_tiles() -> None:
+def test_each_variant_has_a_map_and_a_varlen_one_another_of_what_lists_its_tiles() -> None:
     instances = [
         KernelId(cfg, Variant.from_name(name))
         for cfg in (PROGRESSION[0], SM90_INSTANCES[0].config, BACKWARD_INSTANCES[0].config)
-        for name in ("full", "causal+ragged")
+        for name in ("full", "causal+varlen")
     ]
     header = codegen.generate(instances)["flash_kernels.cuh"]
     filled = re.findall(r"> (\w+) = \{\n    // (.*)\n    \{.*\n     kernels::(\w+)\(\)", header)
-    sm80, sm80_ragged, sm90, sm90_ragged, backward, backward_ragged = instances
+    sm80, sm80_varlen, sm90, sm90_varlen, backward, backward_varlen = instances
     assert sorted(filled) == sorted(
         (name, instance.name, f"{instance.slug}{suffix}")
         for name, instance, suffix in (
             ("forward_kernels", sm80, ""),
-            ("forward_kernels_causal_ragged", sm80_ragged, ""),
-            ("forward_schedules_causal_ragged", sm80_ragged, "_schedule"),
+            ("forward_kernels_causal_varlen", sm80_varlen, ""),
+            ("forward_schedules_causal_varlen", sm80_varlen, "_schedule"),
             ("sm90_forward_kernels", sm90, ""),
-            ("sm90_forward_kernels_causal_ragged", sm90_ragged, ""),
-            ("sm90_forward_schedules_causal_ragged", sm90_ragged, "_schedule"),
+            ("sm90_forward_kernels_causal_varlen", sm90_varlen, ""),
+            ("sm90_forward_schedules_causal_varlen", sm90_varlen, "_schedule"),
             ("sm80_backward_kernels", backward, ""),
-            ("sm80_backward_kernels_causal_ragged", backward_ragged, ""),
+            ("sm80_backward_kernels_causal_varlen", backward_varlen, ""),
         )
     )
-    assert "forward_kernels_causal_ragged, &forward_schedules_causal_ragged);" in header
+    assert "forward_kernels_causal_varlen, &forward_schedules_causal_varlen);" in header
 
 
 def test_each_family_says_which_gpus_run_it() -> None:
-    """wgmma is an instruction of 9.0 alone."""
+    """wgmma exists on compute capability 9.0 alone."""
     header = codegen.generate(INSTANCES)["flash_kernels.cuh"]
     assert '.family = "sm80", .major = 8, .minor = 0, .exact = false}' in header
     assert '.family = "sm90", .major = 9, .minor = 0, .exact = true}' in header
@@ -248,7 +249,7 @@ def write_stub(kind: type[KernelConfig], folder: Path) -> None:
 
 
 def test_generated_text_compiles_links_and_maps_each_config_to_its_kernel(tmp_path: Path) -> None:
-    """Also: the compiler's own symbol names parse back into the instances."""
+    """The test also checks that the compiler's symbol names parse back into the instances."""
     for kind in CONFIG_CLASSES:
         write_stub(kind, tmp_path / "stub" / "flashsmith" / kind.family)
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""A unit's key follows exactly the headers that its compiler reads, on both targets."""
+"""The key of a unit covers exactly the headers that its compiler reads, on both targets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ HEADERS = sorted(
     path.relative_to(CSRC).as_posix() for path in CSRC.rglob("*") if path.suffix in (".h", ".cuh")
 )
 INCLUDE = "include/flashsmith"
-# An #ifdef FLASHSMITH_EMULATOR is followed on both targets: what only the other one reads.
+# The key covers both branches of `#ifdef FLASHSMITH_EMULATOR`, so it has some headers that only the
+# other target reads.
 EMULATOR_FILES = {name for name in HEADERS if name.startswith("emulator/")}
 NOT_READ = {"emulator": {f"{INCLUDE}/ptx/wgmma_shapes.cuh"}, "cuda": EMULATOR_FILES}
 
@@ -55,17 +56,19 @@ def planned(target: Target, csrc: Path) -> list[TranslationUnit]:
 
 
 def files_read(unit: TranslationUnit, csrc: Path, folder: Path) -> set[str]:
-    """The headers below ``csrc`` that the compiler says it reads."""
+    """Returns the headers below ``csrc`` that the compiler reads, by its option -MM."""
     for name, text in unit.files.items():
         (folder / name).write_text(text)
     command = [*unit.command, "-MM", unit.source_file]
-    rule = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    paths = (Path(word).resolve() for word in rule.replace("\\\n", " ").split()[1:])
+    heuristic = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+    paths = (Path(word).resolve() for word in heuristic.replace("\\\n", " ").split()[1:])
     return {path.relative_to(csrc).as_posix() for path in paths if path.is_relative_to(csrc)}
 
 
 def changed_units(target: Target, csrc: Path, header: str) -> set[str]:
-    """The units whose keys differ when ``header`` does."""
+    """Returns the names of the units whose keys change with the text of ``header``."""
     before = {unit.name: unit.key for unit in planned(target, csrc)}
     path = csrc / header
     path.write_text(f"{path.read_text()}// changed\n")
@@ -76,7 +79,7 @@ def test_a_changed_header_changes_the_units_that_the_compiler_reads_it_for(
     target: Target, csrc: Path, tmp_path: Path
 ) -> None:
     read = {unit.name: files_read(unit, csrc, tmp_path) for unit in planned(target, csrc)}
-    empty = {name for name, headers in read.items() if not headers}  # of the other target
+    empty = {name for name, headers in read.items() if not headers}  # units of the other target
     for header in HEADERS:
         changed = changed_units(target, csrc, header)
         readers = {name for name, headers in read.items() if header in headers}
@@ -118,7 +121,7 @@ def test_host_files_are_compiled_again_for_what_they_include_alone(
 
 
 def test_every_header_that_is_named_in_quotes_is_there(target: Target) -> None:
-    """What is not would be in no key. Kernels for nvcc cannot find the emulator's."""
+    """A missing header would be in no key. The emulator's headers are not on nvcc's path."""
     for unit in planned(target, CSRC):
         of_nvcc = unit.instance is not None and target.kind == "cuda"
         missing = {*unit.headers.missing} - (EMULATOR_FILES if of_nvcc else set())
@@ -126,7 +129,7 @@ def test_every_header_that_is_named_in_quotes_is_there(target: Target) -> None:
 
 
 def test_every_include_is_one_that_can_be_followed() -> None:
-    """A macro in place of a name cannot be."""
+    """The scan cannot follow an include of a macro, as in `#include NAME`."""
     for path in CSRC.rglob("*.*"):
         for line in re.findall(r"^\s*#\s*include.*$", path.read_text(), re.MULTILINE):
             read = HeaderTree(CSRC).included({"line.cpp": line.strip()}, [CSRC, CSRC / "include"])

@@ -1,4 +1,4 @@
-"""The hash that ties measurements to the sources of kernels: what changes it, and what does not."""
+"""The hash that ties measurements to kernel sources: what changes it, and what does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashsmith.jit import PACKAGE_SOURCES, kernel_source_hash, kernel_source_st
 
 SM80, SM90 = FlashForwardKernelConfig, Sm90ForwardKernelConfig
 INCLUDE = Path("include") / "flashsmith"
-# As stamps call them.
+# The names of the families in a stamp.
 OF_SM80, OF_SM90 = (
     {stamp_field(kind).removeprefix("kernels_") for kind in CONFIG_CLASSES if kind.family == family}
     for family in ("sm80", "sm90")
@@ -27,7 +27,7 @@ def csrc(tmp_path: Path) -> Path:
 
 
 def changed(csrc: Path, file: Path | str, old: str, new: str) -> set[str]:
-    """The families whose hash changes when ``old`` becomes ``new`` in a file."""
+    """Returns the families whose hash changes when ``old`` becomes ``new`` in a file."""
     kernel_source_hash.cache_clear()
     before = kernel_source_stamp(csrc)
     path = csrc / file

@@ -22,7 +22,7 @@ from flashsmith.errors import DeviceError
 from flashsmith.problem import Problem
 from support.backward_kernels import KERNELS, VARIED
 
-CONFIGS = [*BACKWARD.rule_configs(), *VARIED]
+CONFIGS = [*BACKWARD.heuristic_configs(), *VARIED]
 EACH = pytest.mark.parametrize("cfg", CONFIGS, ids=str)
 PLAIN, H100, A100 = Variant(), (9, 0), (8, 0)
 
@@ -92,31 +92,31 @@ def test_problems_say_why(change: dict[str, int], reason: str) -> None:
 
 
 def test_the_newest_family_that_serves_is_chosen() -> None:
-    assert BACKWARD.choose_by_rule(workload(), H100).family == "sm90"
-    assert BACKWARD.choose_by_rule(workload(), A100).family == "sm80"
-    assert BACKWARD.choose_by_rule(workload(), (8, 9)).family == "sm80"
-    assert BACKWARD.choose_by_rule(workload(), None).family == "sm80", (
+    assert BACKWARD.choose_by_heuristic(workload(), H100).family == "sm90"
+    assert BACKWARD.choose_by_heuristic(workload(), A100).family == "sm80"
+    assert BACKWARD.choose_by_heuristic(workload(), (8, 9)).family == "sm80"
+    assert BACKWARD.choose_by_heuristic(workload(), None).family == "sm80", (
         "the emulator's is the plainest"
     )
     for d_head in (64, 96, 128, 192, 256):
         for capability in (H100, A100, None):
-            config = BACKWARD.choose_by_rule(workload(d_head), capability)
+            config = BACKWARD.choose_by_heuristic(workload(d_head), capability)
             assert (config.dtype, config.d_head) == (DType.BF16, d_head)
-    assert BACKWARD.choose_by_rule(workload(72), A100).d_head == 96
+    assert BACKWARD.choose_by_heuristic(workload(72), A100).d_head == 96
 
 
 def test_what_a_family_does_not_compute_another_does() -> None:
     biased = workload(variant=Variant(bias=True))
     for variant in (Variant(bias=True), Variant(score=7)):
-        assert BACKWARD.choose_by_rule(workload(variant=variant), H100).serves_variant(variant)
-    assert BACKWARD.choose_by_rule(biased, H100).family == "sm80"
+        assert BACKWARD.choose_by_heuristic(workload(variant=variant), H100).serves_variant(variant)
+    assert BACKWARD.choose_by_heuristic(biased, H100).family == "sm80"
 
 
 def test_the_sm80_family_adds_dQ_up_in_memory_where_that_is_known_to_be_faster() -> None:
     traced = Variant(score=7)
 
     def chosen(d_head: int, capability: tuple[int, int], **more: bool) -> tuple[str, int]:
-        config = BACKWARD.choose_by_rule(workload(d_head, traced, **more), capability)
+        config = BACKWARD.choose_by_heuristic(workload(d_head, traced, **more), capability)
         return config.scheme, getattr(config, "n_stages", 0)
 
     assert chosen(128, H100) == chosen(256, H100) == ("sums", 2)
@@ -124,7 +124,7 @@ def test_the_sm80_family_adds_dQ_up_in_memory_where_that_is_known_to_be_faster()
     assert chosen(64, A100)[0] == chosen(128, (8, 6))[0] == "", "of two blocks, or of one, is none"
     assert chosen(128, H100, deterministic=True)[0] == ""
     for variant in (Variant(bias=True), Variant(bias=True, causal=True)):
-        assert BACKWARD.choose_by_rule(workload(128, variant), H100).scheme == ""
+        assert BACKWARD.choose_by_heuristic(workload(128, variant), H100).scheme == ""
 
 
 SUMS = Sm80SumsBackwardKernelConfig(DType.FP16, 128, 64, 128, 8, 1, 2)
@@ -160,21 +160,21 @@ def test_tiles_that_sm_80_has_no_room_for_are_built_for_newer_gpus() -> None:
 def test_deterministic_gradients_have_a_kernel_for_them() -> None:
     for d_head in (64, 96, 128, 192, 256):
         for capability in (H100, A100, None):
-            config = BACKWARD.choose_by_rule(workload(d_head, deterministic=True), capability)
+            config = BACKWARD.choose_by_heuristic(workload(d_head, deterministic=True), capability)
             assert config.is_deterministic
 
 
 def test_sums_are_in_order_where_that_is_faster_or_asked_for() -> None:
     for d_head, seq_len, in_order in ((64, 2048, True), (96, 1024, True), (128, 2048, False)):
         asked = workload(d_head, seq_len=seq_len)
-        chosen = BACKWARD.choose_by_rule(asked, H100)
-        same = BACKWARD.choose_by_rule(replace(asked, deterministic=True), H100)
+        chosen = BACKWARD.choose_by_heuristic(asked, H100)
+        same = BACKWARD.choose_by_heuristic(replace(asked, deterministic=True), H100)
         assert (chosen.is_deterministic, same.family, same.scheme) == (in_order, "sm90", "")
         assert same == replace(chosen, dQ_in_order=True, persistent=True)  # type: ignore[call-arg]
 
 
 def test_what_no_family_takes_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"compute capability 7\.5; the kernels need 8\.0"):
-        BACKWARD.choose_by_rule(workload(), (7, 5))
+        BACKWARD.choose_by_heuristic(workload(), (7, 5))
     with pytest.raises(ValueError, match="264"):
-        BACKWARD.choose_by_rule(workload(264), A100)
+        BACKWARD.choose_by_heuristic(workload(264), A100)

@@ -1,7 +1,7 @@
-"""The fields of every configuration class, and of Variant, are those of the C++ struct of its name.
+"""Each configuration class, and Variant, has the fields of the C++ struct of the same name.
 
-The look-up (csrc/host/registry.cpp) hands the values over in their order, so that a name or a type
-which differs would have it find another kernel.
+The look-up (csrc/host/registry.cpp) passes the values in their order, so a name or a type that
+differs would find another kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig, Variant
 from support.paths import CSRC_INCLUDE
 
-# Python's type -> C++'s; a hash has 48 bits.
+# The type in Python -> the type in C++; a hash has 48 bits, so it needs int64_t.
 TYPES = {"DType": "ScalarType", "bool": "bool", "int": "int"}
 WIDE = {"score": "int64_t"}
 

@@ -1,4 +1,4 @@
-"""Decode's tuning spaces, and what tables tell apart."""
+"""Decode's tuning spaces, and the workloads that a tuned table tells apart."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PLAIN = DecodeWorkload(DType.BF16, 128)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
-def test_candidates_serve_fit_and_end_with_the_rules_choice(arch: str) -> None:
+def test_candidates_serve_fit_and_end_with_the_heuristics_choice(arch: str) -> None:
     gpu = get_gpu_architecture(arch)
     for d_head, rows, kind, in_boxes in product(
         D_HEADS, (1, 32, 128), KINDS_OF_CACHE, (False, True)
     ):
         workload = DecodeWorkload(DType.FP16, d_head, rows, *kind, in_boxes=in_boxes)
-        *others, rule = DECODE.candidates(workload, arch)
-        assert rule == DECODE.choose_by_rule(workload, gpu.compute_capability)
-        assert rule not in others and len(set(others)) == len(others)
-        for config in (*others, rule):
+        *others, heuristic = DECODE.candidates(workload, arch)
+        assert heuristic == DECODE.choose_by_heuristic(workload, gpu.compute_capability)
+        assert heuristic not in others and len(set(others)) == len(others)
+        for config in (*others, heuristic):
             assert DECODE.why_not(config, workload) == "", (config, workload)
             assert config.is_buildable(arch)
-            if isinstance(config, FlashDecodeKernelConfig) and config != rule:
+            if isinstance(config, FlashDecodeKernelConfig) and config != heuristic:
                 room = gpu.blocks_by_shared_memory(config.shared_memory_bytes)
                 assert config.blocks_per_SM <= room
 
 
-def test_a_multiprocessor_is_full_of_stages() -> None:
+def test_an_sm_is_full_of_stages() -> None:
     gpu = get_gpu_architecture("sm_90a")
     for config in DECODE.candidates(PLAIN, "sm_90a")[:-1]:
         assert isinstance(config, FlashDecodeKernelConfig)
@@ -69,8 +69,8 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
         ((9, 0), {"rows": 40, "many_tiles": True}, {"rows": 64}),
         ((9, 0), {"rows": 40, "fp8_cache": True, "in_boxes": True},
          {"rows": 64, "fp8_cache": True}),
-        ((9, 0), {"rows": 40, "fp8_cache": True, "token_scales": True},
-         {"rows": 16, "fp8_cache": True, "token_scales": True}),
+        ((9, 0), {"rows": 40, "fp8_cache": True, "per_token_scale": True},
+         {"rows": 16, "fp8_cache": True, "per_token_scale": True}),
     ],
 )  # fmt: skip
 def test_tables_tell_apart_what_kernels_do(
@@ -83,9 +83,9 @@ def test_tables_tell_apart_what_kernels_do(
 
 
 def test_what_cannot_serve_says_why() -> None:
-    sm80, fp8 = DECODE.choose_by_rule(PLAIN, None), replace(PLAIN, fp8_cache=True)
+    sm80, fp8 = DECODE.choose_by_heuristic(PLAIN, None), replace(PLAIN, fp8_cache=True)
     boxed = replace(PLAIN, rows=64, in_boxes=True)
-    sm90 = DECODE.choose_by_rule(boxed, (9, 0))
+    sm90 = DECODE.choose_by_heuristic(boxed, (9, 0))
     assert DECODE.why_not(sm80, PLAIN) == DECODE.why_not(sm90, boxed) == ""
     assert DECODE.why_not(sm80, fp8) == "its fp8_cache is False"
     assert DECODE.why_not(sm80, replace(PLAIN, d_head=64)) == "it is for BF16 and d_head 128"

@@ -1,4 +1,4 @@
-"""Which families serve a workload on a GPU, what they choose by rule, and why others do not."""
+"""The families that serve a workload on a GPU, their heuristics, and why others do not serve."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flashsmith.configs import (
     get_autotuning_kernel_configs,
     get_sm90_autotuning_kernel_configs,
 )
+from flashsmith.configs.cost_model import grid_cost, resident_blocks
 from flashsmith.configs.family import Family
 from flashsmith.configs.operation import Serving
 from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
-from flashsmith.configs.waves import grid_cost, resident_blocks
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_multiprocessors
+from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_sms
 from flashsmith.problem import Problem
 from support.sm80_kernels import BASE
 from support.sm90_kernels import LAST
@@ -51,42 +51,42 @@ def test_families_on_a_gpu_come_newest_first_and_on_the_emulator_plainest_first(
         == FORWARD.families_for("sm_90a")
         == FORWARD.families_on((9, 0))
     )
-    assert FORWARD.families_for("a card of tomorrow", (9, 0)) == FORWARD.families_on(
+    assert FORWARD.families_for("a GPU of tomorrow", (9, 0)) == FORWARD.families_on(
         (9, 0)
-    )  # by what it can do
-    with pytest.raises(ValueError, match="gpu 'a card of tomorrow' is not known"):
-        FORWARD.families_for("a card of tomorrow")
+    )  # by compute capability
+    with pytest.raises(ValueError, match="gpu 'a GPU of tomorrow' is not known"):
+        FORWARD.families_for("a GPU of tomorrow")
     with pytest.raises(DeviceError, match=r"Tesla T4 has compute capability 7\.5; .* need 8\.0"):
         FORWARD.families_for("Tesla T4")
 
 
 def test_the_families_that_serve_come_in_the_order_of_the_gpu() -> None:
-    assert [*served(None).by_rule] == [SM80_FORWARD, SM90_FORWARD]
-    assert [*served(H100).by_rule] == [SM90_FORWARD, SM80_FORWARD]
-    assert [*served(A100).by_rule] == [SM80_FORWARD]
+    assert [*served(None).by_heuristic] == [SM80_FORWARD, SM90_FORWARD]
+    assert [*served(H100).by_heuristic] == [SM90_FORWARD, SM80_FORWARD]
+    assert [*served(A100).by_heuristic] == [SM80_FORWARD]
     for gpu in (None, H100, A100):
         serves = served(gpu)
-        first = next(iter(serves.by_rule))
-        multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-        assert serves.rule_config == first.choose(Workload(SQUARE), multiprocessors)
-        assert all(cfg.serves(SQUARE) for cfg in serves.by_rule.values())
+        first = next(iter(serves.by_heuristic))
+        num_sms = None if gpu is None else count_sms(gpu)
+        assert serves.heuristic_config == first.choose(Workload(SQUARE), num_sms)
+        assert all(cfg.serves(SQUARE) for cfg in serves.by_heuristic.values())
 
 
 def test_a_family_serves_every_shape_of_its_d_heads_and_every_variant() -> None:
     for problem, variant in product((SQUARE, ODD), VARIANTS):
         for gpu in (None, H100, A100):
-            found = [*FORWARD.serving(Workload(problem, variant), gpu).by_rule]
-            assert found == [*served(gpu).by_rule], (problem, gpu)
+            found = [*FORWARD.serving(Workload(problem, variant), gpu).by_heuristic]
+            assert found == [*served(gpu).by_heuristic], (problem, gpu)
     for d_head in D_HEADS:
         problem = replace(SQUARE, d_head=d_head, d_v=d_head)
         expected = [family for family in FORWARD.families if d_head in family.d_heads]
-        assert [*served(None, problem).by_rule] == expected
+        assert [*served(None, problem).by_heuristic] == expected
 
 
 @pytest.mark.parametrize(("d_head", "d_v", "room"), [(80, 80, 96), (8, 72, 96), (136, 64, 192)])
 def test_rows_of_other_sizes_go_to_the_next_d_head(d_head: int, d_v: int, room: int) -> None:
     problem = replace(SQUARE, d_head=d_head, d_v=d_v)
-    assert {cfg.d_head for cfg in served(None, problem).by_rule.values()} == {room}
+    assert {cfg.d_head for cfg in served(None, problem).by_heuristic.values()} == {room}
 
 
 def test_a_config_serves_its_dtype_and_the_rows_that_take_its_d_head_and_no_others() -> None:
@@ -131,12 +131,12 @@ def test_every_config_has_its_family() -> None:
 
 
 @pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
-def test_some_lengths_stand_for_every_answer_of_the_rule(family: Family) -> None:
+def test_some_lengths_stand_for_every_answer_of_the_heuristic(family: Family) -> None:
     for d_head in family.d_heads:
-        answers = [family.rule(workload) for workload in family.answers(DType.FP16, d_head)]
-        assert {family.rule(Workload.square(DType.FP16, d_head, n)) for n in range(1, 5000)} == set(
-            answers
-        )
+        answers = [family.heuristic(workload) for workload in family.answers(DType.FP16, d_head)]
+        assert {
+            family.heuristic(Workload.square(DType.FP16, d_head, n)) for n in range(1, 5000)
+        } == set(answers)
 
 
 def test_a_causal_mask_leaves_a_query_fewer_keys() -> None:
@@ -159,17 +159,17 @@ def test_small_tiles_are_legal_smaller_and_tried_by_the_tuner(family: Family) ->
         *get_autotuning_kernel_configs(d_heads=(64, 96, 128, 256)),
     }
     for dtype, d_head in product(DType, family.d_heads):
-        usual = family.rule(Workload.square(dtype, d_head, 4096))
+        usual = family.heuristic(Workload.square(dtype, d_head, 4096))
         for small in family.smaller(Workload.square(dtype, d_head, 4096)):
             assert small.B_r < usual.B_r and not small.problems(small.minimum_gpu)
             assert small in tried
-        configs = family.rule_configs(dtype, d_head)
+        configs = family.heuristic_configs(dtype, d_head)
         assert usual in configs and {*family.smaller(Workload.square(dtype, d_head, 4096))} <= {
             *configs
         }
 
 
-# The model of waves, on 132 multiprocessors.
+# ---- the cost cost model, on 132 SMs ----
 
 
 def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
@@ -178,24 +178,24 @@ def grid(batch: int, heads: int, seq_len: int, d_head: int = 64) -> Problem:
 
 @pytest.mark.parametrize("family", FORWARD.families, ids=lambda family: family.name)
 def test_few_tiles_are_made_small_and_many_are_not(family: Family) -> None:
-    usual = family.rule(Workload.square(DType.BF16, 128, 512))
+    usual = family.heuristic(Workload.square(DType.BF16, 128, 512))
     (small,) = family.smaller(Workload.square(DType.BF16, 128, 4096))
 
-    def chosen(batch: int, seq_len: int, multiprocessors: int | None = 132) -> object:
-        return family.choose(Workload(grid(batch, 16, seq_len, 128)), multiprocessors)
+    def chosen(batch: int, seq_len: int, num_sms: int | None = 132) -> object:
+        return family.choose(Workload(grid(batch, 16, seq_len, 128)), num_sms)
 
     assert chosen(1, 512) == small
     assert chosen(32, 512) == chosen(4, 4096) == usual
-    assert chosen(1, 512, multiprocessors=8) == usual
-    assert chosen(1, 512, multiprocessors=None) == usual  # the emulator
+    assert chosen(1, 512, num_sms=8) == usual
+    assert chosen(1, 512, num_sms=None) == usual  # the emulator
     decoding = replace(grid(4, 16, 1, 128), seq_len_k=16384)
     assert family.choose(Workload(decoding), 132) == small
 
 
-def test_the_multiprocessor_with_most_tiles_decides() -> None:
-    usual = SM90_FORWARD.rule(
+def test_the_sm_with_most_tiles_decides() -> None:
+    usual = SM90_FORWARD.heuristic(
         Workload.square(DType.BF16, 128, 512)
-    )  # tiles of 128 rows, one at a time
+    )  # one tile of 128 rows at a time
     of_tiles = {n: grid_cost(usual, grid(1, n, 128, 128), 132) for n in (1, 132, 133, 264, 265)}
     assert of_tiles[1] == of_tiles[132] > 0
     assert of_tiles[133] == of_tiles[264] == 2 * of_tiles[1]
@@ -212,57 +212,66 @@ def test_blocks_that_are_resident_together_cover_each_other() -> None:
 
 
 def test_resident_blocks_are_as_ptxas_makes_them() -> None:
-    """What was built for the H200: 112, 127, 145, 175 and 217 registers of a thread at most."""
+    """The H200's kernels have at most 112, 127, 145, 175 and 217 registers a thread, says ptxas."""
     small = {
         d: SM90_FORWARD.smaller(Workload.square(DType.BF16, d, 4096))[0]
         for d in SM90_FORWARD.d_heads
     }
     assert [resident_blocks(cfg) for cfg in small.values()] == [2, 2, 1, 1, 1]
     for d_head in SM90_FORWARD.d_heads:
-        assert resident_blocks(SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 512))) == 1
+        assert (
+            resident_blocks(SM90_FORWARD.heuristic(Workload.square(DType.BF16, d_head, 512))) == 1
+        )
     assert [
-        resident_blocks(SM80_FORWARD.rule(Workload.square(DType.BF16, 128, n))) for n in (64, 512)
+        resident_blocks(SM80_FORWARD.heuristic(Workload.square(DType.BF16, 128, n)))
+        for n in (64, 512)
     ] == [3, 2]
 
 
-def test_multiprocessors_are_counted_by_the_name() -> None:
+def test_sms_are_counted_by_the_name() -> None:
     counts = {
         "NVIDIA H200": 132, "sm_90a": 132, "h20": 78, "NVIDIA H100 PCIe": 114, "NVIDIA A30": 56,
         A100: 108, "NVIDIA B200": 148, "NVIDIA L4": 58, "NVIDIA L40": 142, "RTX 4090": 142,
-        "a card of tomorrow": 132, "": 132,
+        "a GPU of tomorrow": 132, "": 132,
     }  # fmt: skip
-    assert {name: count_multiprocessors(name) for name in counts} == counts
+    assert {name: count_sms(name) for name in counts} == counts
     for name in (*GPU_MODELS, *(gpu.name for gpu in GPU_ARCHITECTURES)):
-        assert 10 <= count_multiprocessors(name) <= 170
+        assert 10 <= count_sms(name) <= 170
 
 
-def test_the_rule_takes_tiles_that_the_tuner_tries() -> None:
-    """Apart from the number of stages. What the rule takes was measured beside its neighbours."""
+def test_the_heuristic_takes_tiles_that_the_tuner_tries() -> None:
+    """The number of stages is not compared. The heuristic's choices were measured beside their
+    neighbours."""
     tried = {replace(cfg, n_stages=2) for cfg in get_sm90_autotuning_kernel_configs()}
     tried_sm80 = get_autotuning_kernel_configs(d_heads=(64, 128))
     for dtype in DType:
         for d_head in SM90_FORWARD.d_heads:
-            rule = SM90_FORWARD.rule(Workload.square(dtype, d_head, 4096))
-            assert not rule.problems() and replace(rule, n_stages=2) in tried, rule
+            heuristic = SM90_FORWARD.heuristic(Workload.square(dtype, d_head, 4096))
+            assert not heuristic.problems() and replace(heuristic, n_stages=2) in tried, heuristic
         for d_head, length in product((64, 128), (64, 128, 192)):
-            assert SM80_FORWARD.rule(Workload.square(dtype, d_head, length)) in tried_sm80
+            assert SM80_FORWARD.heuristic(Workload.square(dtype, d_head, length)) in tried_sm80
 
 
 def test_a_tile_that_the_gpu_has_no_shared_memory_for_is_passed_over() -> None:
-    """At d_head 256 the rule's takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99."""
+    """The heuristic's tile for d_head 256 takes 128 KiB; GPUs of 8.6, 8.9 and 12.0 have 99 KiB."""
     workload = Workload(grid(8, 16, 4096, 256))
-    usual = SM80_FORWARD.rule(Workload.square(DType.BF16, 256, 4096))
+    usual = SM80_FORWARD.heuristic(Workload.square(DType.BF16, 256, 4096))
     (small,) = SM80_FORWARD.smaller(Workload.square(DType.BF16, 256, 4096))
     chosen = {
-        gpu: FORWARD.serving(workload, gpu).by_rule[SM80_FORWARD] for gpu in (A100, H100, "L40S")
+        gpu: FORWARD.serving(workload, gpu).by_heuristic[SM80_FORWARD]
+        for gpu in (A100, H100, "L40S")
     }
     assert chosen == {A100: usual, H100: usual, "L40S": small}
     for gpu in ("sm_80", "sm_86", "sm_89", "sm_120"):
         for d_head in SM80_FORWARD.d_heads:
-            config = FORWARD.serving(Workload(grid(8, 16, 4096, d_head)), gpu).by_rule[SM80_FORWARD]
+            config = FORWARD.serving(Workload(grid(8, 16, 4096, d_head)), gpu).by_heuristic[
+                SM80_FORWARD
+            ]
             assert config.problems(gpu) == []
 
 
 def test_a_gpu_that_is_in_no_list_takes_what_its_family_has() -> None:
     unknown = FORWARD.serving(Workload(grid(8, 16, 4096, 256)), "NVIDIA Z1", (13, 7))
-    assert unknown.rule_config == SM80_FORWARD.rule(Workload.square(DType.BF16, 256, 4096))
+    assert unknown.heuristic_config == SM80_FORWARD.heuristic(
+        Workload.square(DType.BF16, 256, 4096)
+    )

@@ -1,4 +1,4 @@
-"""Which calls of attention go to decode's kernels: few queries where tiles leave a GPU idle."""
+"""The calls of attention that go to split-KV kernels: few queries, where tiles leave a GPU idle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, DType, Variant, Workload
-from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, rather_decode
+from flashsmith.configs.few_queries import decode_cost, forward_cost, is_for_decode, prefer_split_kv
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.problem import Problem
@@ -21,7 +21,7 @@ def problem(batch: int, n_q: int, n_k: int, heads: tuple[int, int] = (32, 8)) ->
 
 
 def rows_chosen(given: Problem, variant: Variant = CAUSAL, gpu: str | None = H200) -> int:
-    """B_r of decode's configuration; 0: the forward's is taken."""
+    """Returns B_r of the split-KV configuration, or 0 if a forward configuration is chosen."""
     config = choose(Workload(given, variant), gpu).config
     return config.B_r if isinstance(config, DecodeKernelConfig) else 0
 
@@ -55,7 +55,7 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
 
 
 def test_a_tile_that_is_mostly_empty_does_not_serve_few_queries() -> None:
-    """The forward's own choice, where decode is not for the call."""
+    """The forward chooses a smaller tile where split-KV kernels do not serve the call."""
     for variant, n_q in ((FULL, 128), (CAUSAL, 128), (FULL, 64), (CAUSAL, 1)):
         for n_k in (8192, 32768):
             config = choose_for(FORWARD, Workload(problem(4, n_q, n_k), variant), H200).config
@@ -72,7 +72,7 @@ def test_what_decode_lacks_is_not_for_it() -> None:
         problem(4, 0, 8192), problem(0, 16, 8192), problem(4, 16, 63), problem(1, 513, 65536),
     ):  # fmt: skip
         assert not is_for_decode(other, FULL)
-    workload = Workload(few, Variant(ragged=True))
+    workload = Workload(few, Variant(varlen=True))
     assert isinstance(choose(workload, H200, is_cache=True).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200).config, DecodeKernelConfig)
     assert not isinstance(choose(workload, H200, is_cache=False).config, DecodeKernelConfig)
@@ -86,13 +86,13 @@ def test_on_a_cpu_length_and_rows_decide() -> None:
 
 
 def test_the_model_grows_with_what_is_done() -> None:
-    forward = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 8192))
-    found = rather_decode(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
+    forward = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 8192))
+    found = prefer_split_kv(Workload(problem(4, 16, 8192)), forward, 132, (9, 0))
     assert found is not None
     config, share = found
 
-    def cost(given: Problem, multiprocessors: int = 132) -> float:
-        return decode_cost(config, given, multiprocessors, 0.85)
+    def cost(given: Problem, num_sms: int = 132) -> float:
+        return decode_cost(config, given, num_sms, 0.85)
 
     base = problem(4, 16, 8192)
     assert share == cost(base) / forward_cost(forward, base, 132)
@@ -100,7 +100,7 @@ def test_the_model_grows_with_what_is_done() -> None:
     assert cost(base) < cost(problem(8, 16, 8192))
     assert cost(base) < cost(problem(4, 16, 16384))
     assert cost(base, 132) < cost(base, 66)
-    # Memory bounds both where there are queries enough to fill tiles, and heads to fill the GPU.
+    # Memory bounds both kernels where queries fill the tiles and heads fill the GPU.
     many = problem(128, 1, 8192, (8, 8))
     assert forward_cost(forward, many, 132) >= 8192 * 128 * 8 * 176 / 132
 

@@ -1,4 +1,4 @@
-"""KERNELS and the words of --kernels: one list of sets, heard by every command."""
+"""KERNELS and the words of --kernels name one list of sets, which every command knows."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_debug_may_stand_behind_the_command() -> None:
 
 
 def test_help_texts_are_wrapped_once() -> None:
-    """By the terminal alone: a paragraph of a docstring reaches it as one line."""
+    """Only the terminal wraps, so that it gets each paragraph of a docstring as one line."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert len(commands) >= 9
     for name, command in commands.items():

@@ -1,4 +1,4 @@
-"""Every configuration's names read back as the configuration."""
+"""Every configuration's names parse back into the configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VALUES = {"DType": st.sampled_from(DType), "bool": st.booleans()}
 
 
 def _configs_of(family: type[ForwardKernelConfig]) -> st.SearchStrategy[ForwardKernelConfig]:
-    """Wider than what is legal, so that no two fields always agree."""
+    """Draws from more values than are legal, so that no two fields always agree."""
     drawn = {
         field.name: _VALUES.get(
             str(field.type), st.integers(field.name not in family.may_be_zero, 300)
@@ -121,7 +121,7 @@ def test_spellings_are_exact() -> None:
     assert KernelId(PLAIN, CAUSAL).name == f"{PLAIN.short_form()} causal"
 
 
-# As nvcc 13.0 and g++ 12 really name the kernels of CONFIG (full) and PLAIN (causal).
+# nvcc 13.0 and g++ 12 give these names to the kernels of CONFIG (full) and PLAIN (causal).
 _MANGLED = (
     "_ZN10flashsmith4sm8020flash_forward_kernelINS0_25StaticForwardKernelConfigIXtl"
     "NS_24FlashForwardKernelConfigE{config}EXtlNS_7VariantE{variant}EEEEEEvNS_17ForwardKernelArgsE"
@@ -160,7 +160,7 @@ def test_kernel_name_is_what_nvcc_and_cxxfilt_print() -> None:
             _MANGLED.format(config=_PLAIN_LITERALS, variant="Lb1E" * 2 + "Lb0E" * 5 + "Lb1ELl77EE"),
             (PLAIN, _WINDOW),
         ),
-        # g++, which leaves out the zeros at the end
+        # g++ omits trailing zeros
         (_DEMANGLED.format(config=_CONFIG_VALUES, variant=""), (CONFIG, FULL)),
         (
             _DEMANGLED.format(config="(flashsmith::ScalarType)15, 64, 128, 32, 8", variant="true"),
@@ -183,7 +183,7 @@ def test_kernel_name_is_what_nvcc_and_cxxfilt_print() -> None:
             "{(c10::ScalarType)15,64,128,32,8,false,false,false,0,0,0,false,false}>>",
             (PLAIN, FULL),
         ),
-        # by hand
+        # written by hand
         (
             "( fp16 ,128,64, 64,4 ) : load_0_2_2_tiles+opt_softmax+swizzled+eager+async",
             (CONFIG, FULL),

@@ -90,7 +90,7 @@ def test_the_bucket_has_the_power_of_two_above_the_length_of_k(seq_len: int, buc
     ("rows", "fill"),
     [(0, 64), (1, 64), (640, 64), (641, 128), (2560, 256), (5121, 1024), (1 << 20, 1024)],
 )
-def test_the_bucket_tells_how_many_rows_a_multiprocessor_has(rows: int, fill: int) -> None:
+def test_the_bucket_tells_how_many_rows_an_sm_has(rows: int, fill: int) -> None:
     problem = replace(ODD, batch=1, heads=1, heads_kv=1, seq_len_q=rows)
     assert problem.bucket(10) == Bucket(512, fill)
     assert all(b == 2 * a for a, b in pairwise(FILL_BUCKETS))
@@ -108,13 +108,13 @@ def test_buckets_of_one_length_are_alike_by_their_fill() -> None:
         (Bucket(512, 256), [256, 512, 128, 1024, 64]),
         (Bucket(512, 1024), [1024, 512, 256, 128, 64]),
     ):
-        assert bucket.likewise() == [Bucket(512, fill) for fill in fills]
-    assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows a multiprocessor"
-    assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows a multiprocessor"
-    assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows a multiprocessor"
+        assert bucket.in_order_of_similarity() == [Bucket(512, fill) for fill in fills]
+    assert Bucket(512, 64).words == "lengths up to 512, up to 64 rows an SM"
+    assert Bucket(1024, 256).words == "lengths 513 to 1024, 129 to 256 rows an SM"
+    assert Bucket(16384, 1024).words == "lengths above 8192, above 512 rows an SM"
 
 
-# What is computed.
+# ---- what is computed ----
 
 
 def test_a_variant_is_read_back_from_its_name() -> None:
@@ -133,7 +133,7 @@ def test_variants_with_one_tuning_key_are_those_that_tables_hold_together() -> N
 
 
 def scores_seen(problem: Problem) -> int:
-    """Of one head, under a causal mask, counted one by one."""
+    """Counts the scores of one head under a causal mask, one by one."""
     rows = range(problem.seq_len_q)
     shift = problem.seq_len_k - problem.seq_len_q
     return sum(min(max(row + shift + 1, 0), problem.seq_len_k) for row in rows)
@@ -146,7 +146,7 @@ def test_flop_of_full_attention_are_of_every_score() -> None:
 
 @pytest.mark.parametrize("lengths", list(product((1, 64, 100, 257), repeat=2)))
 def test_flop_of_causal_attention_are_of_what_the_mask_leaves(lengths: tuple[int, int]) -> None:
-    """But for half of the diagonal, which published rates leave out."""
+    """Half of the diagonal does not count, as in published rates."""
     problem = Problem(DType.FP16, 64, 1, 1, 1, *lengths)
     whole = scores_seen(problem) * 4 * 64
     diagonal = min(lengths) * 4 * 64
@@ -155,7 +155,7 @@ def test_flop_of_causal_attention_are_of_what_the_mask_leaves(lengths: tuple[int
     assert CAUSAL.flop(replace(problem, batch=3, heads=4)) == 12 * CAUSAL.flop(problem)
 
 
-# Rows.
+# ---- rows ----
 
 
 def test_a_workload_is_read_back_from_its_row() -> None:
@@ -179,7 +179,7 @@ def test_a_workload_is_read_back_from_its_row() -> None:
 
 
 def test_a_row_without_the_sizes_of_k_has_those_of_q() -> None:
-    """As files have that were written before there were such columns."""
+    """Older files were written before these columns existed."""
     row = Workload(ODD).as_row()
     square = Workload(replace(ODD, heads_kv=6, seq_len_k=70))
     assert Workload.from_row({name: row[name] for name in ROW_COLUMNS}) == square
@@ -188,6 +188,6 @@ def test_a_row_without_the_sizes_of_k_has_those_of_q() -> None:
 
 def test_rates_and_intensity_of_a_workload() -> None:
     workload = Workload(SQUARE)
-    assert workload.intensity == 4096 / 2  # 4 s^2 d operations for 4 tensors of s d 2-byte elements
+    assert workload.intensity == 4096 / 2  # 4 s^2 d FLOP for 4 tensors of s d 2-byte elements
     assert Workload(SQUARE, CAUSAL).intensity == 4096 / 4
     assert workload.tflops(1.0) == pytest.approx(workload.flop / 1e-3 / 1e12)

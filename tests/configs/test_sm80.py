@@ -32,7 +32,7 @@ BASE = parse_kernel_name_into_config(
 )
 
 
-# ---- the sets
+# ---- the sets ----
 
 
 def test_tuning_space_has_80_points_split_by_block_size() -> None:
@@ -125,7 +125,7 @@ def test_should_autotune_config(change: dict[str, int], kept: bool) -> None:
     assert should_autotune_config(replace(BASE, **change)) is kept
 
 
-# ---- choosing a set
+# ---- choosing a set ----
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_select_without_words_follows_the_environment(monkeypatch: pytest.Monkey
     assert {(cfg.B_r, cfg.B_c) for cfg in select_kernel_configs()} == {(128, 64)}
 
 
-# ---- legality
+# ---- legality ----
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_old_gpus_are_refused_with_the_reason() -> None:
 
 
 def test_shared_memory_is_checked_against_the_gpu() -> None:
-    # (64 + 2 * 256) * 128 * 2 bytes = 144 KiB: an A100 has 163, an RTX 30 99.
+    # (64 + 2 * 256) * 128 * 2 bytes = 144 KiB; an A100 has 163 KiB, an RTX 30 has 99 KiB.
     big = replace(BASE, B_c=256)
     assert big.shared_memory_bytes == 147456
     assert not any("shared memory" in problem for problem in big.problems("sm_80"))
@@ -263,7 +263,7 @@ def test_require_buildable_lists_every_problem() -> None:
         require_buildable(replace(BASE, d_head=80, V_mma_load_K_tiles=3))
 
 
-# ---- the classes
+# ---- the classes ----
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_dtype_to_torch() -> None:
 
 def test_flop_counts() -> None:
     cfg = replace(BASE, d_head=64, B_c=32)
-    # 2 sequences, 3 heads, 96 rows: 3 K/V blocks.
+    # 2 sequences, 3 heads, 96 rows: 3 blocks of K and V.
     assert cfg.attn_flop(2, 3, 96) == 2 * 3 * (2 * 96 * 96 * 64) * 2
     softmax_of_a_row = 5 * 96 + 3 * (3 + 64) + 64
     assert cfg.total_flop(2, 3, 96) == cfg.attn_flop(2, 3, 96) + 2 * 3 * 96 * softmax_of_a_row
@@ -326,7 +326,7 @@ def test_flop_counts() -> None:
         cfg.total_flop(2, 0, 96)
 
 
-# ---- the C++ side
+# ---- the C++ side ----
 
 
 def test_cpp_struct_literal_order_and_derived_numbers(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The sm90 family's configurations: names, legality, declared sets, and what C++ shares of them."""
+"""The sm90 family's configurations: names, legality, declared sets, and what C++ shares with
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ WHOLE = parse_kernel_name_into_config(
 PLAIN = parse_kernel_name_into_config("(FP16, 64, 192, 80, 3): wgmma+stages_1")
 
 
-# ---- names
+# ---- names ----
 
 
 def test_spellings_are_exact() -> None:
@@ -67,7 +68,7 @@ def test_spellings_are_exact() -> None:
     )
 
 
-# As nvcc 13.0 and g++ 12 really name the kernel of PLAIN.
+# nvcc 13.0 and g++ 12 give these names to the kernel of PLAIN.
 _MANGLED = (
     "_ZN10flashsmith4sm9014forward_kernelINS0_12KernelTraitsIXtl"
     "NS_23Sm90ForwardKernelConfigELNS_10ScalarTypeE5ELi64ELi192ELi80ELi3ELi1E{rest}E"
@@ -80,7 +81,7 @@ _REST = "Li0ELb0ELb0ELb0ELb0ELb0ELi0ELi1ELi0ELb0ELi0ELb0ELb0ELb0ELb0E"
     ("name", "variant"),
     [
         (_MANGLED.format(rest=_REST, variant="Lb1E"), CAUSAL),
-        # g++ leaves out the zeros at the end
+        # g++ omits trailing zeros
         (_MANGLED.format(rest="Li0ELb0ELb0ELb0ELb0ELb0ELi0ELi1E", variant=""), FULL),
         (
             "sm90::forward_kernel<sm90::KernelTraits<Sm90ForwardKernelConfig"
@@ -118,7 +119,7 @@ def test_bad_name_says_what_is_wrong_and_what_is_valid(name: str, reason: str) -
     assert reason in str(error.value)
 
 
-# ---- both families together
+# ---- both families together ----
 
 
 def test_instances_of_both_families_sort_by_family_first() -> None:
@@ -141,7 +142,7 @@ def test_an_instance_is_not_sorted_with_anything_else() -> None:
         sorted([KernelId(PLAIN), PLAIN])  # type: ignore[type-var]
 
 
-# ---- the sets
+# ---- the sets ----
 
 
 def test_progression_adds_one_idea_a_step() -> None:
@@ -153,7 +154,7 @@ def test_progression_adds_one_idea_a_step() -> None:
     for before, after in pairwise(features):
         assert before < after
         added = after - before
-        # Two fields are one idea where neither does it alone.
+        # Two fields are one idea if neither works alone.
         one_idea = [{"persistent", "tiles"}, {"queue", "heads_"}]
         assert len(added) == 1 or {text.rstrip("0123456789") for text in added} in one_idea
     assert {cfg.short_form().split(":")[0] for cfg in PROGRESSION} == {"(BF16, 128, 128, 128, 2)"}
@@ -186,7 +187,7 @@ def test_keys_of_the_sets() -> None:
     assert chosen == [PLAIN, *get_kernel_progression_configs(), *PROGRESSION, WHOLE]
 
 
-# ---- legality
+# ---- legality ----
 
 BASE = PROGRESSION[-1]
 
@@ -249,9 +250,9 @@ def test_what_is_at_the_limit_is_legal(change: dict[str, int]) -> None:
 
 
 def test_without_overlap_p_takes_the_registers_of_s() -> None:
-    tight = replace(PLAIN, B_c=176, n_stages=2)  # 32 (O) + 88 (S) + 24, and 44 for P
+    tight = replace(PLAIN, B_c=176, n_stages=2)  # 32 (O) + 88 (S) + 24 registers, and 44 for P
     assert tight.problems() == []
-    assert replace(tight, Q_steps_in_registers=4).problems() == []  # 160 of 160
+    assert replace(tight, Q_steps_in_registers=4).problems() == []  # 160 of 160 registers
     (problem,) = replace(tight, overlap_softmax=True).problems()
     assert "44 (P)" in problem
 
@@ -272,7 +273,7 @@ def test_sm90_by_any_name(gpu: str) -> None:
     require_buildable(BASE)
 
 
-# ---- the C++ side
+# ---- the C++ side ----
 
 
 def test_cpp_struct_literal_order_and_derived_numbers(tmp_path: Path) -> None:
@@ -325,13 +326,13 @@ def test_another_dtype_keeps_the_tiles_and_its_own_room_for_a_stale_maximum() ->
 def test_scores_that_know_their_place_keep_the_warpgroups_that_have_registers(
     tile: tuple[int, ...], with_alibi: tuple[int, ...], with_bias: tuple[int, ...]
 ) -> None:
-    """As ptxas has it: one step further all of these spill."""
+    """The next larger tile would spill in each case, says ptxas."""
     d_head, B_r, B_c, n = tile
     ping_pong = {"ping_pong": n > 1, "overlap_tiles": False, "n_stages": 2}
     config = replace(BASE, d_head=d_head, B_r=B_r, B_c=B_c, n_warpgroups=n, **ping_pong)
     assert config.with_room_for(Variant(causal=True)) == config
     alibi, function, bias = (
-        Variant(alibi=True, ragged=True), Variant(score=1), Variant(alibi=True, bias=True),
+        Variant(alibi=True, varlen=True), Variant(score=1), Variant(alibi=True, bias=True),
     )  # fmt: skip
     for variant, expected in ((alibi, with_alibi), (function, with_alibi), (bias, with_bias)):
         roomy = config.with_room_for(variant)

@@ -1,4 +1,4 @@
-"""``flashsmith.decode``: what users pass and what they get."""
+"""``flashsmith.decode``: its arguments and results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_call_made_again_reads_lengths_and_pages_anew() -> None:
         )  # fmt: skip
         now = Requests(asked.q, asked.k, asked.v, lengths)
         assert_near_truth(found, now)
-        # The other way round: pages and the table move, the bits do not.
+        # Other pages of other sizes leave the bits as they were.
         other = in_pages(asked, 16, seed=lengths[0])
         again = flashsmith.decode(
             None, asked.q, other.k, other.v, cache_seqlens=seqlens, block_table=other.block_table
@@ -54,7 +54,7 @@ def test_a_call_made_again_reads_lengths_and_pages_anew() -> None:
 
 
 def test_a_kernel_is_chosen_once_for_calls_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of other lengths, strides, and batch sizes of one class, too."""
+    """The choice also holds for other lengths, strides, and batch sizes of one class."""
     asked = requests(PLAIN, (20,) * 17)
     call(asked)
     monkeypatch.setattr(decode_calls, "_checked_config", lambda *_: pytest.fail("chosen again"))
@@ -69,7 +69,8 @@ def test_a_kernel_is_chosen_once_for_calls_that_are_alike(monkeypatch: pytest.Mo
 def test_numbers_that_are_not_looked_at_are_taken_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a GPU: of lengths for all a tensor is made, and wild ones are cut."""
+    """On a GPU the host does not read lengths, so a wild one is clamped; one length for all becomes
+    a tensor."""
     monkeypatch.setattr("flashsmith.ops.kv_cache.may_look_at", lambda _: False)
     asked = requests(PLAIN, (20, 20), behind=0)
     for _ in range(3):
@@ -85,7 +86,8 @@ def test_numbers_that_are_not_looked_at_are_taken_as_they_are(
 
 
 def test_calls_that_differ_in_one_thing_are_told_apart() -> None:
-    """One after the other and back: none takes what another one remembered."""
+    """The calls run one after the other, twice, so that none may reuse what another call
+    remembered."""
     asked = requests(PLAIN, (70, 33, 5), n_q=2)
     slopes, sinks = torch.rand(4), torch.randn(4)
     ways: list[dict[str, Any]] = [
@@ -146,7 +148,7 @@ def test_nothing_asked_for_is_nothing_computed(shape: tuple[int, int, int]) -> N
 
 @pytest.mark.parametrize("sink", [80.0, 88.0, 100.0, 1000.0])
 def test_a_sink_far_above_all_scores_leaves_next_to_nothing(sink: float) -> None:
-    """Exponentials of what is 88 below it are less than 2^-126, which GPUs take for 0."""
+    """The weight of a score 88 below the sink is less than 2^-126, which GPUs flush to 0."""
     asked = requests(PLAIN, (40, 7), n_q=3)
     o, lse = assert_right(PLAIN, asked, Semantics(sinks=torch.full((4,), sink)))
     assert o.any() == (sink < 95)

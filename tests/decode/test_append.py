@@ -1,4 +1,4 @@
-"""New keys and values go behind those of each request, turned by their positions, and nowhere
+"""New keys and values are written behind each request's, rotated by their positions, and nowhere
 else."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import flashsmith
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.reference import Semantics
-from flashsmith.runtime import AppendArguments, Extras, find_decode
+from flashsmith.runtime import AppendArguments, CallArgs, find_decode
 from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
@@ -38,7 +38,7 @@ def decode(q: torch.Tensor, placed: Placed, **keywords: Any) -> Any:
 
 
 def with_room(asked: Requests, page_size: int) -> Placed:
-    """Returns pages of all of a request's rows, the new ones too, that hold those before."""
+    """Returns pages with room for the new rows, which hold the rows before them."""
     whole = in_pages(replace(asked, lengths=tuple(n + NEW for n in asked.lengths)), page_size)
     return replace(whole, seqlens=asked.seqlens)
 
@@ -49,7 +49,7 @@ def test_new_keys_are_seen_and_stay_and_nothing_else_changes(page_size: int | No
     old, k_new, v_new = before(asked)
     placed = in_entries(old) if page_size is None else with_room(old, page_size)
     whole = in_entries(asked) if page_size is None else in_pages(asked, page_size)
-    for _ in range(2):  # the second time over what the first has written
+    for _ in range(2):  # the second pass writes the same rows again
         found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
         assert_near_truth(found, asked, Semantics(causal=True))
         for cache, expected in ((placed.k, whole.k), (placed.v, whole.v)):
@@ -95,7 +95,7 @@ def test_keys_and_queries_are_turned_by_their_positions(
     assert_near_truth(found, replace(asked, q=q, k=k), meant)
     table = placed.block_table
     assert table is not None
-    for i, n in enumerate(old.lengths):  # an fp32 sum may round otherwise
+    for i, n in enumerate(old.lengths):  # an fp32 sum may round differently
         written = torch.cat([placed.k[table[i, r // 16], r % 16][None] for r in range(n, n + NEW)])
         torch.testing.assert_close(written, k[i, n : n + NEW], rtol=2**-7, atol=2**-8)
 
@@ -103,11 +103,11 @@ def test_keys_and_queries_are_turned_by_their_positions(
 def append(
     placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor, *turning: torch.Tensor
 ) -> None:
-    """By the kernel, whatever the numbers are.
+    """Appends by the kernel itself, without a check of the numbers.
 
-    turning: q, where it goes when it is turned, cosines and sines.
+    turning: q, the rotated q, cosines and sines.
     """
-    kernel = find_decode(kernel_of(PLAIN, k_new, v_new, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(PLAIN, k_new, v_new, CallArgs()), Target.emulator())
     tensors = k_new, v_new, placed.k, placed.v, *(turning or (None,) * 4), placed.seqlens
     kernel.append(AppendArguments(True, False, *tensors, placed.block_table, placed.batch_idx))
 
@@ -138,7 +138,7 @@ def test_what_has_no_room_is_left_out() -> None:
 
 
 def test_angles_of_rows_that_are_not_there_are_not_read() -> None:
-    """The emulator would see a row behind the last."""
+    """The emulator would report a read behind the last row of angles."""
     asked = requests(PLAIN, (8, 8), behind=0)
     k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
     cos, sin = angles(8, 16)
@@ -169,8 +169,8 @@ def test_a_page_or_entry_that_is_nowhere_is_never_written(page: int) -> None:
 
 
 def in_one_tensor(placed: Placed) -> Placed:
-    """Returns pages of K and V in turn, each the view of all from its first on: page 2 i of K is
-    page 2 i - 1 of V."""
+    """Returns pages of K and V that alternate in one tensor, so that page 2 i of K is page 2 i - 1
+    of V."""
     pages = torch.stack([placed.k, placed.v], 1).flatten(0, 1)
     assert placed.block_table is not None
     return replace(placed, k=pages[:-1], v=pages[1:], block_table=placed.block_table * 2)
@@ -253,7 +253,8 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 def test_bad_input_is_refused_in_words(
     name: str, is_built: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a kernel is asked for, which may have to be built, or written to the cache."""
+    """The call is refused before it looks up or builds a kernel, and before it writes to the
+    cache."""
     if not is_built:
         monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("it was asked"))
     changed, error, words = BAD[name]
@@ -277,7 +278,7 @@ def test_bad_input_is_refused_in_words(
     ids=str,
 )
 def test_a_library_refuses_what_no_caller_looked_at(changed: dict[str, int], words: str) -> None:
-    """``decode`` refuses most of it before; whoever calls a kernel has the library alone."""
+    """``decode`` refuses most of these calls earlier, but a library may also be called directly."""
     asked = requests(PLAIN, (8, 6), behind=0)
     memory = torch.randn(2, 2 * NEW * 2 * 64 + 8).to(asked.k.dtype)
     first = changed.get("new_from", 0)
@@ -309,7 +310,7 @@ def test_angles_without_new_keys_are_refused() -> None:
             "requests 0 and 2 have row 0 of page 1",
         ),
         ("block_table", [[0, 1], [2, 3], [4, 4]], [7, 7, 7], None),
-        ("block_table", [[0, 1], [2, 3], [0, 4]], [9, 7, 8], None),  # a prefix that both read
+        ("block_table", [[0, 1], [2, 3], [0, 4]], [9, 7, 8], None),  # both requests read the prefix
         ("cache_batch_idx", [1, 0, 1], [7, 4, 4], None),
     ],
     ids=str,
@@ -317,7 +318,7 @@ def test_angles_without_new_keys_are_refused() -> None:
 def test_two_requests_that_write_one_row_are_refused(
     name: str, places: list[Any], lengths: list[int], words: str | None
 ) -> None:
-    """Which of them would stay is nobody's to know. They may share what they read."""
+    """The order of the writes would be undefined. Requests may share rows that they read."""
     q = torch.randn(3, 1, 2, 64).bfloat16()
     k, v = torch.zeros(2, 5, 8 if name == "block_table" else 16, 1, 64).bfloat16()
     new = torch.randn(2, 3, NEW, 1, 64).bfloat16()
@@ -337,7 +338,7 @@ def test_two_requests_that_write_one_row_are_refused(
 
 @pytest.mark.parametrize("calls_before", [0, 1])
 def test_nothing_is_written_of_a_call_that_the_library_alone_refuses(calls_before: int) -> None:
-    """It alone sees that ``out`` is where q is; a call like it was made before, or none."""
+    """Only the library sees that ``out`` overlaps q, in a first call and in a repeated one."""
     asked = requests(PLAIN, (40, 3), behind=NEW)
     k_new, v_new = torch.randn(2, 2, NEW, 2, 64).to(asked.k.dtype)
     given = {"cache_seqlens": asked.seqlens, "k_new": k_new, "v_new": v_new}

@@ -1,4 +1,5 @@
-"""New keys and values for a cache of 8 bits: what a cache of 16 bits gets, divided and rounded."""
+"""New keys and values of an FP8 cache: what a 16-bit cache gets, divided by the scale and
+rounded."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import flashsmith
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import AppendArguments, Extras, find_decode
+from flashsmith.runtime import AppendArguments, CallArgs, find_decode
 from support.decoding import (
     PLAIN,
     WILD,
@@ -31,14 +32,14 @@ EVERY = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
 
 
 def byte_of(x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Returns what is expected, by torch: divided in fp32, rounded to nearest even, cut."""
+    """Returns the bytes that torch computes: divided in fp32, rounded to nearest even, clamped."""
     divisor = spread(scale)
     divisor = divisor.float() if isinstance(divisor, torch.Tensor) else divisor
     return (x.float() / divisor).clamp(-LARGEST, LARGEST).to(FP8)
 
 
 def assert_same_bytes(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Of NaN there are two."""
+    """Checks bytes; NaN has two encodings, which count as equal."""
     found, expected = found.contiguous(), expected.contiguous()
     missing = expected.float().isnan()
     assert torch.equal(found.float().isnan(), missing)
@@ -49,9 +50,9 @@ def assert_same_bytes(found: torch.Tensor, expected: torch.Tensor) -> None:
 def append(
     placed: Placed, k_new: torch.Tensor, v_new: torch.Tensor, *scales: torch.Tensor | None
 ) -> None:
-    """By the kernel, whatever the numbers are."""
+    """Appends by the kernel itself, without a check of the numbers."""
     cfg = SMALL.for_dtype(DType.FP16 if k_new.dtype == torch.float16 else DType.BF16)
-    kernel = find_decode(kernel_of(cfg, k_new, v_new, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(cfg, k_new, v_new, CallArgs()), Target.emulator())
     tensors = k_new, v_new, placed.k, placed.v, None, None, None, None, placed.seqlens
     where = placed.block_table, placed.batch_idx
     kernel.append(AppendArguments(True, False, *tensors, *where, *scales))
@@ -66,7 +67,7 @@ def append(
 def test_every_number_becomes_the_byte_that_torch_says(
     scale: torch.Tensor | None, dtype: torch.dtype
 ) -> None:
-    """Infinities and what is too large become the largest number; NaN stays NaN."""
+    """An infinity or a number that is too large becomes the largest number; NaN stays NaN."""
     k_new = EVERY.view(dtype).reshape(2, 256, 2, 64)
     v_new = k_new.flip(0, 2)
     other = None if scale is None else scale.flip(-1) * 1.5
@@ -80,7 +81,7 @@ def test_every_number_becomes_the_byte_that_torch_says(
 
 
 def split(asked: Requests) -> tuple[Requests, torch.Tensor, torch.Tensor]:
-    """Without the last keys of each request, and these."""
+    """Returns requests without their last keys and values, and these."""
     lengths = tuple(n - NEW for n in asked.lengths)
     rows, places = torch.arange(len(lengths))[:, None], asked.seqlens[:, None] - NEW
     places = places.long() + torch.arange(NEW)
@@ -98,10 +99,11 @@ def decode(placed: Placed, q: torch.Tensor, **keywords: Any) -> Any:
 
 
 def placed_in(asked: Requests, kind: str) -> Placed:
-    """Of as many rows as there will be; of strides of their own where they are in one tensor."""
+    """Returns a KV cache with room for the new rows; K and V in one tensor have strides of their
+    own."""
     if kind == "entries":
         return in_entries(asked)
-    if kind == "pads":  # in entries of any order, behind padding
+    if kind == "pads":  # slots in any order, behind padding
         pads, idx = torch.tensor([4, 0, 7]).int(), torch.tensor([2, 3, 0]).int()
         k, v = (t.new_full((4, t.shape[1] + 9, *t.shape[2:]), torch.nan) for t in (asked.k,) * 2)
         for i, (pad, n) in enumerate(zip(pads, asked.lengths, strict=True)):
@@ -115,7 +117,8 @@ def placed_in(asked: Requests, kind: str) -> Placed:
 @pytest.mark.parametrize("pairs", [True, False, None], ids=["pairs", "halves", "not turned"])
 @pytest.mark.parametrize("kind", ["entries", "pads", "1", "5", "16"])
 def test_a_cache_gets_what_one_of_16_bits_gets_divided(kind: str, pairs: bool | None) -> None:
-    """Every byte of it, and of the rest none is touched; q is turned as ever, and all are seen."""
+    """Each new byte is checked and no other byte is touched; q is rotated as usual and sees all
+    keys."""
     asked = requests(PLAIN, (3, 17, 66), n_q=2)
     old, k_new, v_new = split(asked)
     wide = placed_in(old, kind)
@@ -138,7 +141,7 @@ def test_a_cache_gets_what_one_of_16_bits_gets_divided(kind: str, pairs: bool | 
     assert is_new[..., 0].sum() == 2 * 3 * NEW
     expected = torch.where(is_new, byte_of(wide.k, scales["k_scale"]).float(), untouched[0].float())
     assert_same_bytes(small.k, expected.to(FP8))
-    for i in range(3):  # scales of V are those of each request
+    for i in range(3):  # V has a scale for each request
         of_request = byte_of(v_new[i : i + 1], scales["v_scale"][i : i + 1])[0]
         is_there = rows_of(small, small.v, i)[-NEW:]
         assert_same_bytes(is_there, of_request)
@@ -148,7 +151,7 @@ def test_a_cache_gets_what_one_of_16_bits_gets_divided(kind: str, pairs: bool | 
 
 
 def rows_of(placed: Placed, cache: torch.Tensor, i: int) -> torch.Tensor:
-    """Returns a request's rows of a cache, those that are new, too."""
+    """Returns the rows of a request in a cache, with the new ones."""
     assert placed.seqlens is not None
     end = int(placed.seqlens[i]) + NEW
     if placed.block_table is not None:
@@ -160,7 +163,7 @@ def rows_of(placed: Placed, cache: torch.Tensor, i: int) -> torch.Tensor:
 
 
 def stored(placed: Placed, asked: Requests, scales: dict[str, Any]) -> Requests:
-    """Returns what a cache says that requests have."""
+    """Returns the requests with the keys and values that the cache holds."""
     k, v = asked.k.double(), asked.v.double()
     for i, n in enumerate(asked.lengths):
         k[i, :n], v[i, :n] = (rows_of(placed, t, i).double() for t in (placed.k, placed.v))
@@ -205,7 +208,7 @@ def test_a_call_made_again_divides_by_what_the_scales_are_then() -> None:
 
 
 def test_queries_of_two_dtypes_over_such_caches_take_turns() -> None:
-    """The kernel that appends is that of the last call which looks so far like this one."""
+    """The append kernel of the last similar call must not serve a call of the other dtype."""
     asked = requests(PLAIN, (20, 18), behind=3)
     k, v = (torch.zeros_like(t, dtype=FP8) for t in (asked.k, asked.v))
     new = torch.randn(2, 1, 2, 64)

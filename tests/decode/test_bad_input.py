@@ -1,4 +1,4 @@
-"""What ``flashsmith.decode`` refuses, and in which words."""
+"""The calls that ``flashsmith.decode`` refuses, and the messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import flashsmith
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
-from flashsmith.runtime import DecodeTensors, Extras, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, find_decode
 from support.bad_input import MARK, Case, assert_refused, case
 from support.decoding import PLAIN, requests
 
@@ -221,7 +221,8 @@ def test_bad_input_is_refused_in_words(bad: Case) -> None:
 def test_nobody_waits_for_a_kernel_to_be_built_that_the_call_is_not_for(
     bad: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But memory that overlaps, which the library alone sees."""
+    """Bad arguments are refused before a kernel is built, except for overlapping memory, which only
+    the library sees."""
     monkeypatch.setattr(decode_calls, "_kernel_for", lambda *_: pytest.fail("a kernel was asked"))
     given = arguments()
     given |= bad.change(given)
@@ -233,7 +234,7 @@ def test_nobody_waits_for_a_kernel_to_be_built_that_the_call_is_not_for(
 
 @pytest.mark.parametrize("bad", [bad for bad in BAD if bad.name != "o over q"], ids=str)
 def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
-    """Or is it no harm there: o has memory of its own, and is copied over q."""
+    """An output over q is the exception: a compiled call writes to memory of its own and copies."""
     torch._dynamo.reset()
     given = arguments()
     given |= bad.change(given)
@@ -248,7 +249,7 @@ def test_a_compiled_call_is_refused_in_the_same_words(bad: Case) -> None:
 
 
 def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host knows it without asking the device."""
+    """The length is a Python int, so the check needs no copy from the GPU."""
     monkeypatch.setattr("flashsmith.ops.kv_cache.may_look_at", lambda _: False)
     a = arguments()
     for length in (-1, 21, 2**31, 2**40):
@@ -272,7 +273,7 @@ def test_one_length_for_all_is_looked_at_on_a_gpu_too(monkeypatch: pytest.Monkey
 )
 def test_a_kernel_refuses_what_it_would_not_heed(changed: dict[str, Any], words: str) -> None:
     asked = requests(PLAIN, (20,), heads=(2, 1), behind=0)
-    extras = Extras()._replace(**changed)
+    extras = CallArgs()._replace(**changed)
     kernel = find_decode(KernelId(PLAIN), Target.emulator())
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     with pytest.raises(ValueError, match=words):

@@ -1,5 +1,5 @@
-"""Where the keys of requests lie: pages of any size and order, entries, padding, strides; and that
-nothing else is read."""
+"""Layouts of a KV cache: pages of any size and order, slots, padding, strides; no other memory is
+read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from flashsmith.configs import DecodeKernelConfig
 from flashsmith.reference import Semantics
 from support.decoding import (
+    HEURISTICS,
     PLAIN,
-    RULES,
     VARIED,
     WILD,
     Placed,
@@ -38,14 +38,14 @@ def test_pages_of_any_size_and_order_have_the_bits_of_whole_entries(page_size: i
         )
 
 
-@pytest.mark.parametrize("cfg", [*RULES[1:], *VARIED], ids=str)
+@pytest.mark.parametrize("cfg", [*HEURISTICS[1:], *VARIED], ids=str)
 def test_every_configuration_reads_pages(cfg: DecodeKernelConfig) -> None:
     asked = requests(cfg, (0, 1, 33, 150), heads=(2, 1))
     assert_right(cfg, asked, placed=in_pages(asked, 7))
 
 
 def test_a_window_reads_no_page_before_it() -> None:
-    """What has slid out of the window may be in other hands."""
+    """Pages before the window may belong to other requests by now."""
     asked = requests(PLAIN, (130, 64, 15), n_q=2)
     window = Semantics(causal=True, window_size=(20, 0))
     for request, length in enumerate(asked.lengths):
@@ -61,7 +61,8 @@ def test_a_window_reads_no_page_before_it() -> None:
 
 
 def entries_of(asked: Requests, order: list[int]) -> Placed:
-    """Returns each request in some entry of a cache of more; others are NaN."""
+    """Returns a cache in which each request has a slot of a larger cache; the other slots are
+    NaN."""
     shape = (max(order) + 2, *asked.k.shape[1:3])
     k = asked.k.new_full((*shape, asked.k.shape[3]), torch.nan)
     v = asked.v.new_full((*shape, asked.v.shape[3]), torch.nan)
@@ -94,7 +95,7 @@ def test_rows_before_the_first_key_are_not_read() -> None:
 
 
 def test_k_and_v_may_have_strides_of_their_own() -> None:
-    """Of one tensor of pages, of heads first, of rows with room behind them."""
+    """K and V are parts of one tensor of pages, have heads first, or have rows with padding."""
     asked = requests(PLAIN, (70, 16, 33))
     found = run(PLAIN, asked)
     both = torch.stack([asked.k, asked.v], dim=1)
@@ -142,7 +143,7 @@ def test_without_lengths_all_rows_are_keys() -> None:
 
 @pytest.mark.parametrize("page", [WILD, -1, 1 << 30])
 def test_a_page_that_is_nowhere_is_never_read(page: int) -> None:
-    """The call gives something; the emulator would see an access outside of the cache."""
+    """The call returns a result; the emulator would report an access outside of the cache."""
     asked = requests(PLAIN, (70, 33))
     placed = in_pages(asked, 16)
     assert placed.block_table is not None

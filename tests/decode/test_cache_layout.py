@@ -1,4 +1,4 @@
-"""A KV cache says how its rows lie in memory, by which a call's kernel is chosen."""
+"""A KV cache tells the layout of its rows, by which the kernel of a call is chosen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE, STRIDES = (3, 16, 2, 64), (16 * 2 * 64, 2 * 64, 64, 1)
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
 def test_rows_of_whole_chunks_are_dense(heads: int) -> None:
-    """A chunk has 16 bytes: 8 elements of 16 bits. The number of heads may be any."""
+    """A chunk has 16 bytes, which are 8 elements of 16 bits. The number of heads may be any."""
     k = torch.zeros(3, 16, heads, 64, dtype=torch.float16)
     assert KVCache(k, k).is_dense(64)
     assert KVCache(k, torch.zeros(3, 16, heads, 128, dtype=torch.float16)).is_dense(64)

@@ -19,7 +19,7 @@ from support.decoding import (
 
 
 @pytest.mark.parametrize("cfg", CONFIGS, ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     assert_right(cfg, requests(cfg))
 
 
@@ -64,7 +64,7 @@ def semantics_of(n_heads: int, batch: int) -> dict[str, Semantics]:
 
 @pytest.mark.parametrize("name", semantics_of(1, 1))
 def test_scores_are_changed_as_asked_for(name: str) -> None:
-    """Heads of a query are rows side by side, with slopes and sinks of their own."""
+    """Packed GQA rows have the slopes and sinks of their own heads."""
     asked = requests(PLAIN, n_q=3, heads=(6, 2))
     semantics = semantics_of(6, len(asked.lengths))[name]
     found = assert_right(PLAIN, asked, semantics)

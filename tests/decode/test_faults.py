@@ -1,5 +1,5 @@
-"""Wrong numbers, calls that fail half way: an error where numbers are looked at, else nothing that
-is not the call's is touched, and the next call is right."""
+"""Wrong numbers and calls that fail half way: where the host reads the numbers, it raises an error;
+elsewhere no other memory is touched. The next call is right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import flashsmith
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import Extras, emulation, find_decode
+from flashsmith.runtime import CallArgs, emulation, find_decode
 from flashsmith.selection.choose import forget_calls
 from support.decoding import (
     PLAIN,
@@ -31,7 +31,7 @@ from support.decoding import (
 
 
 def decode(q: torch.Tensor, placed: Placed, **keywords: Any) -> Any:
-    """Numbers are looked at."""
+    """Calls ``decode`` on a CPU, where the host reads lengths and page tables."""
     return flashsmith.decode(
         None, q, placed.k, placed.v, cache_seqlens=placed.seqlens, block_table=placed.block_table,
         cache_leftpad=placed.leftpad, return_lse=True, **keywords,
@@ -55,7 +55,7 @@ def test_empty_requests_have_no_pages() -> None:
 
 @pytest.mark.parametrize("length", [71, 1 << 30, (1 << 31) - 1])
 def test_a_length_beyond_the_table_is_cut_to_its_rows(length: int) -> None:
-    """The emulator would see a read of an entry behind the table's last."""
+    """The emulator would report a read behind the last column of the page table."""
     asked = requests(PLAIN, (70, 33), n_q=2)
     placed = in_pages(asked, 10)
     assert placed.block_table is not None
@@ -77,7 +77,7 @@ def test_a_page_that_is_nowhere_is_an_error_before_anything_is_written(
     placed = in_pages(asked, 8)
     assert placed.block_table is not None
     n_pages = placed.k.shape[0]
-    placed.block_table[:, 3] = 0  # for the first request's new key
+    placed.block_table[:, 3] = 0  # the first request's new key needs it
     k, new = placed.k.clone(), new_rows(asked, 1)
     page = n_pages if isinstance(page, str) else page
     placed.block_table[0, place] = page
@@ -86,12 +86,12 @@ def test_a_page_that_is_nowhere_is_an_error_before_anything_is_written(
         decode(asked.q, placed, **new)
     assert torch.equal(placed.k.nan_to_num(), k.nan_to_num())
     if place == 3:
-        decode(asked.q, placed)  # which needs no page for it
+        decode(asked.q, placed)  # without a new key no page is needed
 
 
 @pytest.mark.parametrize("n_new", [0, 30])
 def test_pages_before_a_window_or_padding_may_be_anything(n_new: int) -> None:
-    """They are not looked at, as kernels do not read them; but new keys need theirs."""
+    """The checks skip these pages, as kernels do not read them; but new keys need their pages."""
     whole = requests(PLAIN, (130, 64, 35), n_q=2)
     window = Semantics(causal=True, window_size=(20, 0))
     placed = in_pages(whole, 5)
@@ -116,11 +116,11 @@ def test_pages_before_a_window_or_padding_may_be_anything(n_new: int) -> None:
 
 
 def test_the_next_call_is_right_after_a_launch_that_was_stopped() -> None:
-    """What splits count in is not what the stopped one has left."""
+    """The counters of the splits must not start from what the stopped launch left."""
     asked = requests(PLAIN, (900,), heads=(2, 1))
     placed = in_pages(asked, 16)
     good = decode(asked.q, placed)
-    kernel = find_decode(kernel_of(PLAIN, asked.q, asked.v, Extras()), Target.emulator())
+    kernel = find_decode(kernel_of(PLAIN, asked.q, asked.v, CallArgs()), Target.emulator())
     with emulation(kernel) as emulator:
         sites = emulator.sites()
     stopped = 0
@@ -138,7 +138,8 @@ def test_the_next_call_is_right_after_a_launch_that_was_stopped() -> None:
 def test_a_call_that_failed_after_its_new_keys_may_be_made_again(
     calls_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For want of memory, say: the new keys are written once more, to where they are."""
+    """If memory ran out after the append, say, the repeated call writes the new keys to the same
+    rows."""
     asked = requests(PLAIN, (40, 3), n_q=2)
     placed = in_pages(replace(asked, lengths=(45, 8)), 8)
     placed = replace(placed, seqlens=asked.seqlens)

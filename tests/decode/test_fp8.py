@@ -1,4 +1,4 @@
-"""Keys and values of 8 bits: exact in the products, scaled where their head or request says so."""
+"""FP8 KV caches: keys and values are exact in the products, and scaled by head or request."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from support.decoding import (
 )
 from support.fp8_caches import FP8, SMALL, Quantised
 
-RULES = [
-    family.rule(DecodeWorkload(dtype, d_head, fp8_cache=True))
+HEURISTICS = [
+    family.heuristic(DecodeWorkload(dtype, d_head, fp8_cache=True))
     for family in DECODE.families
     for d_head in D_HEADS
     for dtype in DType
     if family.is_for(DecodeWorkload(dtype, d_head, fp8_cache=True))
 ]
-# What no rule chooses.
+# No heuristic chooses these configurations.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -45,14 +45,14 @@ VARIED = [
 ]
 
 
-@pytest.mark.parametrize("cfg", [*RULES, *VARIED], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+@pytest.mark.parametrize("cfg", [*HEURISTICS, *VARIED], ids=str)
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     Quantised(cfg).assert_right(cfg)
 
 
 @pytest.mark.parametrize("d_head, rows", [(64, 64), (96, 32), (256, 64)])
 def test_teams_of_warps_share_keys_of_8_bits(d_head: int, rows: int) -> None:
-    cfg = DECODE.families[0].rule(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
+    cfg = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, d_head, rows, fp8_cache=True))
     assert cfg.B_r == rows
     asked = Quantised(cfg, (33, 0, 90, 1), n_q=rows // 2 + 1, heads=(4, 2))
     placed = in_pages(asked.stored, 16)
@@ -80,7 +80,7 @@ def test_heads_of_q_share_those_of_the_cache(heads: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 3, 16, 64, 100, 256])
 def test_pages_of_any_size_and_order_have_the_bits_of_whole_entries(page_size: int) -> None:
-    """What no request uses of the bytes is NaN."""
+    """Bytes that no request uses are NaN."""
     asked = Quantised(SMALL, n_q=2)
     found = asked.assert_right(SMALL, splits=2)
     for seed in range(2):
@@ -105,7 +105,7 @@ def test_rows_may_be_shorter_than_the_kernels(rows: tuple[int, int]) -> None:
     asked = Quantised(SMALL, n_q=2, d_head=rows[0], d_v=rows[1])
     asked.assert_right(SMALL, splits=2)
     asked.assert_right(SMALL)
-    both = torch.full((*asked.k.shape[:3], 80), math.nan).to(FP8)  # what lies behind a row is NaN
+    both = torch.full((*asked.k.shape[:3], 80), math.nan).to(FP8)  # NaN lies behind each row
     k, v = both[..., : rows[0]], both.clone()[..., : rows[1]]
     k.copy_(asked.k)
     v.copy_(asked.v)
@@ -115,7 +115,7 @@ def test_rows_may_be_shorter_than_the_kernels(rows: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", DType, ids=str)
 @pytest.mark.parametrize("of", ["k", "v"])
 def test_every_byte_is_the_number_it_stands_for(of: str, dtype: DType) -> None:
-    """Each of the 256 as the whole of a key or value; NaN reaches the rows that see it."""
+    """Each of the 256 bytes is a whole key or value; NaN reaches the rows that see it."""
     cfg = SMALL.for_dtype(dtype)
     every = torch.arange(256, dtype=torch.uint8).view(FP8)
     ones = torch.ones(256, 1, 1, 64).to(FP8)
@@ -140,11 +140,11 @@ def test_keys_that_are_not_there_count_as_zeros() -> None:
     assert torch.equal(found[0][1], good[0][1])
 
 
-EXPONENTS = (0, -100, 20, 7)  # of two, by head
+EXPONENTS = (0, -100, 20, 7)  # the exponent of two, by head
 
 
 def test_each_row_of_q_is_scaled_by_its_own_power_of_two() -> None:
-    """To FP16's range and back, exactly, whatever the rows beside it hold."""
+    """The scaling to FP16's range and back is exact, whatever the other rows hold."""
     asked = Quantised(SMALL, (40,), heads=(4, 1))
     q = asked.exact.q
     mixed = torch.stack([q[:, :, h] * 2.0**e for h, e in enumerate(EXPONENTS)], dim=2)
@@ -253,4 +253,4 @@ def test_scales_of_a_cache_of_16_bits_are_refused() -> None:
 def test_a_ring_too_small_for_the_sums_is_no_configuration() -> None:
     (problem,) = replace(SMALL, B_c=16, n_stages=2).problems()
     assert problem.startswith("A team's ring has 4096 bytes; its sums take 5248: more stages, or")
-    assert all(not cfg.problems() for cfg in RULES)
+    assert all(not cfg.problems() for cfg in HEURISTICS)

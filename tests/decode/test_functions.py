@@ -1,4 +1,4 @@
-"""The caller's score_mod and mask_mod in decode kernels: what they are told, and when."""
+"""The caller's score_mod and mask_mod in split-KV kernels: their arguments, and their order."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from support.decoding import (
 )
 from support.fp8_caches import SMALL, Quantised
 
-WIDE, TALL = TEAMS[0], TEAMS[2]  # 64 rows a work tile; with Q in registers, and in shared memory
-WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
-TOKENS = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True, token_scales=True))
+WIDE, TALL = TEAMS[0], TEAMS[2]  # 64 rows a tile; Q in registers, and in shared memory
+WIDE_FP8 = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+TOKENS = DECODE.families[0].heuristic(
+    DecodeWorkload(DType.BF16, 64, fp8_cache=True, per_token_scale=True)
+)
 
 LENGTHS = (70, 33, 1, 0, 300)
 HEADS = (6, 2)
@@ -40,7 +42,7 @@ HIDDEN = torch.tensor([7, 2, 5, 3, 4], dtype=torch.int32)
 
 
 def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-    """Returns another one for every place."""
+    """Returns another score at every index."""
     return s * 0.5 + TABLE[b, h] * ((q * 5 + k) % 11)
 
 
@@ -58,7 +60,7 @@ def call(asked: Requests, semantics: Semantics, **keywords: Any) -> Any:
 
 @pytest.mark.parametrize("cfg, n_q", [(PLAIN, 3), (PLAIN, 17), (WIDE, 17), (TALL, 25)], ids=str)
 def test_functions_are_told_of_each_row_what_it_is(cfg: DecodeKernelConfig, n_q: int) -> None:
-    """Rows of a work tile are heads and queries; one query sees nothing."""
+    """A work tile holds rows of several heads and queries; one of the queries sees no key."""
     asked = requests(cfg, LENGTHS, n_q, HEADS)
     for splits in (0, 2):
         o, lse = assert_right(cfg, asked, EVERYWHERE, splits=splits)
@@ -69,9 +71,9 @@ def test_functions_are_told_of_each_row_what_it_is(cfg: DecodeKernelConfig, n_q:
 
 @pytest.mark.parametrize("cfg, n_q", [(SMALL, 3), (WIDE_FP8, 17), (TOKENS, 5)], ids=str)
 def test_scores_of_8_bits_come_scaled(cfg: DecodeKernelConfig, n_q: int) -> None:
-    """Also with a scale that is far from 1."""
+    """The functions get scaled scores, also where the scale is far from 1."""
     capped = Semantics(score_mod=lambda s, b, h, q, k: 0.5 * torch.tanh(s * 2), mask_mod=mask)
-    per = "token" if cfg.token_scales else "request"
+    per = "token" if cfg.per_token_scale else "request"
     asked = Quantised(cfg, LENGTHS, n_q, HEADS, per=per)
     for splits in (0, 3):
         asked.assert_right(cfg, EVERYWHERE, splits=splits)
@@ -79,7 +81,7 @@ def test_scores_of_8_bits_come_scaled(cfg: DecodeKernelConfig, n_q: int) -> None
 
 
 def test_they_go_with_all_else() -> None:
-    """In the order of ``attention``: scaled, score_mod, softcap, ALiBi; and every mask counts."""
+    """The order is that of ``attention``: scale, score_mod, softcap, ALiBi; every mask counts."""
     semantics = Semantics(
         softmax_scale=0.3, score_mod=score, mask_mod=mask, softcap=2.0, causal=True,
         window_size=(40, 0), alibi_slopes=torch.rand(6), sinks=torch.linspace(-3, 6, 6),
@@ -91,7 +93,7 @@ def test_they_go_with_all_else() -> None:
 
 
 def test_keys_are_counted_from_the_first_of_a_request() -> None:
-    """Behind padding, and wherever its entry lies."""
+    """The index starts at a request's first key, behind any padding and in any slot."""
     asked = requests(PLAIN, LENGTHS, 3, HEADS)
     batch, pads = len(LENGTHS), torch.tensor([0, 5, 16, 40, 1], dtype=torch.int32)
     entries = torch.tensor([6, 0, 3, 4, 1], dtype=torch.int32)
@@ -122,7 +124,8 @@ def test_new_keys_are_among_those_that_are_counted() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_tells_them_the_same(causal: bool) -> None:
-    """Of a forward kernel; and of this one, named, also where a mask has blocks."""
+    """The forward kernel passes the same indices, and so does this kernel for `attention`, with and
+    without a block mask."""
     asked = requests(PLAIN, (70, 33, 5, 100), 5, HEADS)
     semantics = Semantics(score_mod=score, mask_mod=mask, causal=causal)
     k, v = asked.k.nan_to_num(), asked.v.nan_to_num()
@@ -136,7 +139,7 @@ def test_attention_tells_them_the_same(causal: bool) -> None:
 
 
 def test_a_mask_of_blocks_means_the_same_to_a_named_kernel() -> None:
-    """Of blocks that no list has its mask_mod says nothing."""
+    """The block mask hides a block that is in no list, whatever mask_mod returns there."""
     q = torch.randn(1, 20, 2, 64).bfloat16()
     k, v = (torch.randn(1, 200, 2, 64).bfloat16() for _ in range(2))
     block_mask = flashsmith.create_block_mask(
@@ -148,7 +151,7 @@ def test_a_mask_of_blocks_means_the_same_to_a_named_kernel() -> None:
 
 
 def test_what_functions_capture_is_read_anew_at_each_call() -> None:
-    """Other values and other shapes are no other kernel."""
+    """A captured tensor with other values or another shape needs no other kernel."""
     asked = requests(PLAIN, (70, 33, 5), 3, HEADS)
     seen = torch.tensor([40, 2, 5], dtype=torch.int32)
     semantics = Semantics(mask_mod=lambda b, h, q, k: k < seen[b])
@@ -225,7 +228,7 @@ def test_what_is_no_tensor_is_refused_before_functions_are_traced() -> None:
 
 
 def test_a_request_behind_others_has_the_bits_that_it_has_alone() -> None:
-    """With splits fixed."""
+    """The bits are equal if the number of splits is fixed."""
     asked = requests(PLAIN, (70, 33, 300), 3, HEADS)
     semantics = Semantics(mask_mod=lambda b, h, q, k: (k + q) % 3 != 0)
     found = call(asked, semantics, splits=3)
@@ -234,8 +237,8 @@ def test_a_request_behind_others_has_the_bits_that_it_has_alone() -> None:
 
 
 def test_dynamo_does_not_go_through_a_call_with_functions() -> None:
-    """What the library keeps between calls must be no graph's output, and it traces the caller's
-    functions itself."""
+    """The library keeps tensors between calls, none of which may belong to a graph, and it traces
+    the caller's functions itself."""
     torch._dynamo.reset()
     asked = requests(PLAIN, (20, 3))
     bias = torch.rand(30)
@@ -251,7 +254,7 @@ def test_dynamo_does_not_go_through_a_call_with_functions() -> None:
     found = torch.compile(step, backend=counter)(asked.q)
     assert torch.equal(found, step(asked.q))
     operators = {node.target for graph in counter.graphs for node in graph.graph.nodes}
-    assert counter.frame_count == 2  # before the call, and after
+    assert counter.frame_count == 2  # before the call and after it
     assert not operators & {torch.empty_like, torch.zeros, "new_empty"}
     with pytest.raises(torch._dynamo.exc.Unsupported, match="outside of graphs"):
         torch.compile(step, backend="eager", fullgraph=True)(asked.q)

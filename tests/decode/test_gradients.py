@@ -1,5 +1,5 @@
-"""No gradient is computed by decode: what requires one is refused, and autograd notices what is
-written to."""
+"""Decode computes no gradients: it refuses tensors that require them, and autograd notices its
+writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (17, 6)
 
 
 def everything() -> dict[str, Any]:
-    """A call with every tensor of floating point that decode takes of 16 bits."""
+    """Returns a call with every floating-point tensor that decode accepts with a 16-bit cache."""
     asked, k_new, v_new = before(requests(PLAIN, LENGTHS, n_q=2))
     cos, sin = angles(asked.k.shape[1], 8)
     return {
@@ -79,8 +79,9 @@ def test_a_tensor_that_requires_a_gradient_is_refused(
 def test_autograd_notices_that_what_it_saved_was_overwritten(
     name: str, decode: Callable[[dict[str, Any]], Any]
 ) -> None:
-    """As it does after an operation of torch that writes: gradients of other numbers are none."""
-    for _ in range(2):  # the second call is one that is made again
+    """Autograd refuses to use the overwritten tensor, as it does after an in-place operation of
+    torch."""
+    for _ in range(2):  # the second call is a repeated one
         given = everything()
         weight = torch.ones_like(given[name]).requires_grad_()
         loss = (weight * given[name]).sum()
@@ -108,7 +109,7 @@ def test_what_is_only_read_stays_as_autograd_saved_it(
 def test_what_was_made_for_inference_is_written_too(
     decode: Callable[[dict[str, Any]], Any],
 ) -> None:
-    """It has no versions."""
+    """Inference tensors have no version counter to advance."""
     with torch.inference_mode():
         given = everything()
         decode(dict(given))
@@ -117,7 +118,7 @@ def test_what_was_made_for_inference_is_written_too(
 
 
 def test_many_queries_written_to_a_place_are_a_new_version() -> None:
-    """They are the forward's to compute."""
+    """The forward computes this call, because it has many queries."""
     asked = requests(PLAIN, (300,), n_q=140)
     out = torch.empty_like(asked.q)
     before = out._version

@@ -1,4 +1,4 @@
-"""Many queries go to the forward's kernels, whose results are those of decode's up to rounding."""
+"""Many queries go to the forward kernels, whose results equal split-KV's up to rounding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashsmith.ops.kv_cache import KVCache
 from support.decoding import PLAIN, Placed, in_entries, in_pages, requests
 from support.fp8_caches import FP8
 
-HEADS, LENGTHS, N_Q = (8, 1), (90, 64, 7, 0), 33  # 264 rows of q to a head of the cache
+HEADS, LENGTHS, N_Q = (8, 1), (90, 64, 7, 0), 33  # 264 packed rows for a KV head
 WITH = {
     "full": {},
     "causal": {"causal": True},
@@ -26,7 +26,7 @@ Given = dict[str, Any]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
-    """The caches of calls that the forward served."""
+    """Returns the list of KV caches whose calls the forward served."""
     found: list[KVCache] = []
     run = decode_calls.run_over_cache
 
@@ -54,7 +54,7 @@ def pages(asked: Any) -> Placed:
 
 
 def assert_alike(call: Given, **others: Any) -> Any:
-    """As decode's own kernels, which a number of splits asks for."""
+    """Checks against split-KV kernels, which a fixed number of splits selects."""
     expected = flashsmith.decode(None, **(call | others | {"splits": 1}))
     found = flashsmith.decode(None, **call)
     torch.testing.assert_close(found[0], expected[0], rtol=0.02, atol=0.02)
@@ -94,7 +94,7 @@ def test_results_are_written_where_they_are_wanted(served: list[KVCache]) -> Non
         wide = torch.empty(*out.shape[:-1], 128, dtype=out.dtype)[..., :64]
         assert flashsmith.decode(None, **(call | {"out": wide}))[0].data_ptr() == wide.data_ptr()
         torch.testing.assert_close(wide, out, rtol=0.02, atol=0.02)
-    assert len(served) == 2  # not where rows of o are apart
+    assert len(served) == 2  # the forward does not serve strided rows of o
 
 
 @pytest.mark.parametrize("rotary", [False, True])

@@ -1,5 +1,5 @@
-"""Decode as operators: what torch's own checks of them say, compiled and exported graphs, what is
-written to."""
+"""Decode as torch operators: torch's own checks, compiled and exported graphs, and what they
+write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ints(*values: Any) -> torch.Tensor:
 def paged(
     lengths: tuple[int, ...] = (20, 3), page_size: int = 8, n_q: int = 1
 ) -> tuple[Requests, dict[str, torch.Tensor]]:
-    """Requests in pages that also have room for new keys, and what ``decode`` is told of them."""
+    """Returns requests in pages that have room for new keys, and the tensors that locate them."""
     asked = requests(PLAIN, lengths, n_q)
     placed = in_pages(replace(asked, lengths=tuple(n + NEW for n in lengths)), page_size)
     assert placed.block_table is not None
@@ -53,19 +53,20 @@ def new_keys(batch: int = 2) -> dict[str, torch.Tensor]:
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """All bits, NaN of rows that nobody has written included."""
+    """Checks all bits; NaN in rows that no call has written is equal."""
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
 def known(lengths: tuple[int, ...] = (20, 3)) -> tuple[Requests, dict[str, torch.Tensor]]:
-    """As ``paged``, with numbers for NaN and for what the table need not say: torch compares."""
+    """Returns ``paged`` without NaN and negative page numbers, because torch compares the
+    tensors."""
     asked, where = paged(lengths)
     where["block_table"].clamp_(min=0)
     return Requests(asked.q, asked.k.nan_to_num(), asked.v.nan_to_num(), lengths), where
 
 
-# The schema's comes first: torch cannot compare tensors of 8 bits there.
+# The schema's test comes first, because torch cannot compare FP8 tensors there.
 _CHECKS = (
     "test_schema",
     "test_autograd_registration",
@@ -78,7 +79,8 @@ _CHECKS = (
 @pytest.mark.parametrize("out", [False, True], ids=["new o", "out"])
 @pytest.mark.parametrize("appends", [False, True], ids=["", "append"])
 def test_torch_finds_no_fault_in_the_operators(appends: bool, out: bool, fp8: bool) -> None:
-    """Schema, mutation and aliases, fake tensors, dispatch through autograd."""
+    """The checks cover the schema, mutation and aliases, fake tensors, and dispatch through
+    autograd."""
     asked, where = known()
     if fp8:
         asked = replace(asked, k=asked.k.to(FP8), v=asked.v.to(FP8))
@@ -103,7 +105,7 @@ EVERYTHING: dict[str, Any] = {
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_compiled_step_has_the_bits_of_a_direct_one(backend: str) -> None:
-    """It appends, and attends to what it has appended; whatever the schema carries arrives."""
+    """The step appends and attends to the new keys, and passes every argument of the schema."""
     asked, where = paged((300, 3), n_q=2)
     new = new_keys()
     angles = {name: torch.randn(320, 8).bfloat16() for name in ("rotary_cos", "rotary_sin")}
@@ -161,14 +163,14 @@ def test_a_cache_of_8_bits_arrives_with_its_scales() -> None:
 
 
 def test_what_appends_nothing_writes_to_no_cache() -> None:
-    """So no graph copies one for it."""
+    """A graph would copy the cache if the schema said that it is mutated."""
     assert not OPERATORS.decode.default._schema.is_mutable
     assert "Tensor k_cache, Tensor v_cache" in str(OPERATORS.decode_out.default._schema)
 
 
 @contextmanager
 def counted_appends() -> Iterator[list[int]]:
-    """Where new keys are written to, by the kernel."""
+    """Yields a list of the addresses of K caches to which new keys are appended."""
     places: list[int] = []
     arguments = KVAppend.arguments
 
@@ -184,7 +186,7 @@ def counted_appends() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("fp8", [False, True], ids=["16 bits", "8 bits"])
 def test_inductor_appends_once_and_in_place(fp8: bool) -> None:
-    """Nobody copies a cache to write a row of it."""
+    """No copy of the cache is made to write one row."""
     asked, where = paged()
     k, v = asked.k, asked.v
     if fp8:
@@ -203,7 +205,7 @@ def test_inductor_appends_once_and_in_place(fp8: bool) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_keys_and_values_may_be_parts_of_one_tensor(backend: str) -> None:
-    """Both are written, of which torch sees one."""
+    """The call writes to both parts, while torch sees one tensor."""
     asked, where = paged()
     new = new_keys()
 
@@ -220,7 +222,7 @@ def test_keys_and_values_may_be_parts_of_one_tensor(backend: str) -> None:
 
 
 def test_requests_and_pages_do_not_compile_again() -> None:
-    """Once for the first step, and once for any."""
+    """One compilation is for the first step, and one serves all other steps."""
     counter = CompileCounterWithBackend("aot_eager")
     step = compiled(
         lambda q, k, v, **given: flashsmith.decode(None, q, k, v, **given, causal=True), counter
@@ -236,7 +238,7 @@ def test_requests_and_pages_do_not_compile_again() -> None:
 
 
 def test_a_length_for_all_may_grow_without_compiling_again() -> None:
-    """By FlashAttention's function, as a loop over tokens calls it."""
+    """A loop over tokens calls FlashAttention's function with a length that grows."""
     counter = CompileCounterWithBackend("aot_eager")
     asked = requests(PLAIN, (12, 12), behind=20)
     new = list(new_keys().values())
@@ -308,7 +310,7 @@ def test_fake_tensors_have_the_shapes_of_results() -> None:
 def test_calls_that_nothing_traces_do_not_pass_through_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which would take more time than all else on the host."""
+    """A torch operator would take more time than the rest of the call on the host."""
     monkeypatch.setattr("flashsmith.ops.decode.call_decode_operator", None)
     monkeypatch.delattr(decode_operator, "run")
     asked, where = paged()

@@ -1,5 +1,5 @@
-"""Random calls of ``decode`` with new keys, angles, windows, padding, pages and scales, against the
-definition in float64."""
+"""Random calls of ``decode`` with new keys, angles, windows, padding, pages and scales, against a
+float64 reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ D_HEAD, HALVES = 64, (8, 16, 32)
 
 
 class Drawn:
-    """A call, by its seed. What no request has is NaN: other rows, and pages that nobody uses."""
+    """A call, drawn from a seed. Rows outside the requests and unused pages hold NaN."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
@@ -94,7 +94,7 @@ class Drawn:
         self._assert_written(placed, before, expected_new)
 
     def _with(self, t: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Entries with the new rows behind those in use."""
+        """Returns the slots, with the new rows behind the used rows."""
         whole = t.clone()
         for request, n in enumerate(self.used):
             whole[request, n : n + new.shape[1]] = new[request]
@@ -103,7 +103,7 @@ class Drawn:
     def _requests(
         self, q: torch.Tensor, whole: list[torch.Tensor], scales: torch.Tensor | None
     ) -> Requests:
-        """Returns each request's keys from its first on."""
+        """Returns the keys and values of each request, from the first key on."""
         n_new = self.n_new or 0
         lengths = [n + n_new - pad for n, pad in zip(self.used, self.pads, strict=True)]
         of_scales = [1.0, 1.0] if scales is None else [s.double()[:, None] for s in scales]
@@ -119,7 +119,8 @@ class Drawn:
         return Requests(q, k, v, tuple(lengths))
 
     def _placed(self, k: torch.Tensor, v: torch.Tensor) -> dict[str, Any]:
-        """The cache, NaN but for rows in use, and what says where these are."""
+        """Returns the KV cache, with NaN outside the used rows, and the tensors that locate
+        these."""
         where: dict[str, Any] = {"cache_seqlens": ints(*self.used)}
         if any(self.pads):
             where["cache_leftpad"] = ints(*self.pads)
@@ -145,7 +146,7 @@ class Drawn:
         return where
 
     def _places(self, where: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each request's rows: entries or pages, and rows there."""
+        """Returns the slot or page of each row of a request, and the row's index there."""
         rows = torch.arange(self.rows)[None].expand(self.batch, -1)
         if self.page_size is not None:
             table = where["block_table"].long()
@@ -156,13 +157,13 @@ class Drawn:
     def _assert_written(
         self, placed: dict[str, Any], before: dict[str, torch.Tensor], new: list[torch.Tensor]
     ) -> None:
-        """The new rows, and nothing else."""
+        """Checks that the new rows were written, and nothing else."""
         for name, of_new in zip(("k_cache", "v_cache"), new, strict=True):
             expected = before[name].float()
             for request, n in enumerate(self.used):
                 entries, rows = (t[request, n : n + of_new.shape[1]] for t in self.places)
                 expected[entries, rows] = of_new[request].float()
-            # A turned number may be rounded otherwise, to 8 bits too.
+            # A rotated number may round differently, to FP8 as well.
             close = 0.13 if self.fp8 else 2**-7
             torch.testing.assert_close(
                 placed[name].float(), expected, rtol=close, atol=close, equal_nan=True
@@ -174,7 +175,7 @@ def ints(*values: int) -> torch.Tensor:
 
 
 def quantised(t: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """As an append does it: of what 16 bits hold."""
+    """Returns FP8 numbers as an append computes them, from 16-bit numbers."""
     return (t.float() / scale[:, None]).clamp(-LARGEST, LARGEST).to(FP8)
 
 

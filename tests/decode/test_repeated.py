@@ -1,4 +1,4 @@
-"""What a call notices that looks like one before: it does what the same call does first."""
+"""Repeated calls notice what changed: each does what it does as a first call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ROWS, BATCH, QUERIES = 48, 3, 2
 
 @pytest.fixture(params=[True, False], ids=["as on a CPU", "as on a GPU"])
 def _looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU nothing is looked at that the library sees, so that more calls are made again."""
+    """Runs each test as on a GPU, too, where the host reads no lengths, so that more calls are
+    repeated."""
     if not request.param:
         monkeypatch.setattr(caches, "may_look_at", lambda _: False)
 
@@ -62,7 +63,7 @@ Given = dict[str, Any]
 
 
 def first_call() -> Given:
-    """Of a cache without NaN: any of its rows may be read here."""
+    """Returns a call over a KV cache without NaN, since any of its rows may be read here."""
     torch.manual_seed(0)
     k, v = normal(BATCH, ROWS, 2, 64), normal(BATCH, ROWS, 2, 64)
     return {"q": normal(BATCH, QUERIES, 4, 64), "k_cache": k, "v_cache": v,
@@ -70,7 +71,7 @@ def first_call() -> Given:
 
 
 def as_pages(given: Given) -> Given:
-    """Returns pages in another order than their numbers."""
+    """Returns the cache in pages, whose order is not that of their numbers."""
     order = torch.randperm(BATCH * 3, generator=torch.Generator().manual_seed(1))
     pages = {name: given[name].reshape(BATCH * 3, 16, 2, 64) for name in ("k_cache", "v_cache")}
     return {name: t[order].contiguous() for name, t in pages.items()} | {
@@ -93,7 +94,7 @@ def turned_keys(given: Given) -> Given:
 
 
 def strided(t: torch.Tensor) -> torch.Tensor:
-    """Returns the same numbers, with room between rows."""
+    """Returns the same numbers, with padding between rows."""
     wide = t.new_zeros(*t.shape[:3], t.shape[3] + 8)
     wide[..., : t.shape[3]] = t
     return wide[..., : t.shape[3]]
@@ -144,7 +145,7 @@ def changed(names: tuple[str, ...]) -> Given:
 
 
 def outcome(names: tuple[str, ...]) -> list[Any]:
-    """Returns what the call gives or says, and what the cache holds then."""
+    """Returns the result or the error of the call, and the KV cache afterwards."""
     given = changed(names)
     try:
         found = flashsmith.decode(None, **given)
@@ -167,7 +168,7 @@ _PAIRS = sorted(random.Random(0).sample(list(combinations(CHANGES, 2)), 60))
 @pytest.mark.usefixtures("_looks")
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_calls_that_differ_in_anything_have_each_their_own_result(start: int) -> None:
-    """Of each two changes: a call with the first, then with both, then with the second."""
+    """For each pair of changes, calls are made with the first, with both, and with the second."""
     for first, second in _PAIRS[start : start + 20]:
         turns = [(), (first,), (first, second), (second,), ()]
         forget_calls()

@@ -19,7 +19,7 @@ BATCHES = 17, 18
 
 @pytest.mark.parametrize("seed", range(2))
 def test_batches_lengths_and_caches_change_from_call_to_call(seed: int) -> None:
-    """Windows, too, which hide nothing of a short cache, so that another kernel is for them."""
+    """Some windows hide nothing of a short cache, so that another kernel serves them."""
     assert len({size_class(batch) for batch in BATCHES}) == 1
     forget_calls()
     rng = Random(seed)
@@ -36,12 +36,12 @@ def test_batches_lengths_and_caches_change_from_call_to_call(seed: int) -> None:
             return_lse=True,
         )  # fmt: skip
         assert_near_truth(found, asked, Semantics(window_size=window))  # type: ignore[arg-type]
-    # One for each number of splits, and for each side of a window that hides keys.
+    # There is a choice for each number of splits, and for each side of a window that hides keys.
     assert len(decode_calls._choices) <= 6
 
 
 def test_more_and_more_memory_is_asked_for() -> None:
-    """By calls of one kernel: of the first, too little for the last."""
+    """The calls share a kernel, and the memory of the first is too small for the last."""
     forget_calls()
     for rows in (1, 64, 1000, 64):
         asked = requests(PLAIN, (rows,) * 17)
@@ -78,7 +78,7 @@ def test_new_keys_go_behind_those_of_every_call(batch: int) -> None:
 
 @pytest.mark.parametrize("n_q", [0, 2])
 def test_a_cache_that_is_laid_out_wrong_is_refused_by_a_kernel_that_is_known(n_q: int) -> None:
-    """Also where there are no queries, for which nothing is launched."""
+    """The layout is refused without queries as well, when nothing is launched."""
     q, k = torch.randn(2, n_q, 2, 64).half(), torch.randn(2, 30, 2, 64).half()
     memory = torch.randn(k.numel() + 1).half()
     for makes_known in (False, True):

@@ -1,4 +1,4 @@
-"""How work is cut and merged: any cut gives the result, and the same cut the same bits."""
+"""Split-KV: any schedule gives the right result, and the same schedule gives the same bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.decoding import PLAIN, VARIED, assert_right, requests
 @pytest.mark.parametrize(
     "lengths",
     [
-        [1000],  # all blocks share one work tile
+        [1000],  # all thread blocks share one work tile
         [700, 3, 3, 3, 3, 3, 3, 3],
         [3, 3, 3, 700],
         [0] * 33,

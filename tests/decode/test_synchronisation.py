@@ -1,4 +1,5 @@
-"""Decode kernels are synchronised: nothing that synchronises can be left out unnoticed."""
+"""Every synchronisation site of the split-KV kernels is needed: the tests notice when one is
+dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.reference import Semantics
 from flashsmith.runtime import Site, emulation, find_decode, load_kernels
 from support.decoding import (
-    RULES,
+    HEURISTICS,
     TEAMS,
     VARIED,
     WGMMA,
@@ -25,12 +26,13 @@ from support.decoding import (
     requests,
 )
 
-# Sites whose lines say so: the emulator does not see what they order. Its warps meet at products.
+# The source lines of these sites say that the emulator does not see what they order, because its
+# warps meet at each product.
 UNSEEN = ("order in global memory", "beyond what the emulator sees")
-SEEDS = 6  # some sites need a lane that falls far behind
+SEEDS = 6  # some faults appear only if a lane falls far behind
 KERNELS: list[DecodeKernelConfig] = [
-    RULES[0],
-    RULES[4],
+    HEURISTICS[0],
+    HEURISTICS[4],
     *VARIED[:3],
     TEAMS[0],
     TEAMS[4],
@@ -44,9 +46,9 @@ def _built() -> None:
 
 
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
-    """With many work tiles a block, with one that all blocks share, with as many splits, with so
-    many that a kernel of its own merges them, several of each block, and with a request that is so
-    much longer than others that blocks turn to a line."""
+    """Returns calls with many work tiles a thread block, with one work tile for all blocks, with as
+    many splits as blocks, with so many that the combine kernel combines them, with several splits a
+    block, and with one request so much longer than the others that the schedule is stream-K."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
@@ -56,7 +58,7 @@ def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
 
 
 def noticed(cfg: DecodeKernelConfig, call: tuple[Requests, int], site: Site, seed: int) -> bool:
-    """Returns whether a run without this site faults, or gives another result."""
+    """Returns whether a run without this site faults or changes the result."""
     asked, splits = call
     kernel = find_decode(KernelId(cfg), Target.emulator())
     placed = in_pages(asked, 16)
@@ -88,7 +90,8 @@ def is_seen(site: Site) -> bool:
 
 
 def test_every_dropped_site_is_noticed(record_property: Callable[[str, object], None]) -> None:
-    """In some kernel: where a warp's own ring holds what is merged, it waits for no other warp."""
+    """It is enough that one kernel notices: a warp that keeps partial results in its own ring waits
+    for no other warp."""
     sites: set[Site] = set()
     unnoticed: set[Site] = set()
     for cfg in KERNELS:

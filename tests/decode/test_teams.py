@@ -1,4 +1,5 @@
-"""Teams of warps, which share the keys of 32 or 64 rows: right at every number of rows."""
+"""Teams of warps, which share the keys of 32 or 64 packed rows, are right at every number of
+rows."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from flashsmith.ops import decode_calls
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.kv_cache import KVCache
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeTensors, Extras, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     TEAMS,
@@ -34,7 +35,7 @@ from support.decoding import (
 from support.decoding import run as run_one
 
 LENGTHS = (0, 1, 33, 200, 64)
-# Queries whose rows, of two heads each, are around 16, 32, 64 and more of them.
+# With two heads each, these queries have about 16, 32, 64 and more packed rows.
 QUERIES = (1, 8, 9, 17, 33, 70)
 WIDE = TEAMS[0]
 
@@ -84,10 +85,12 @@ def test_a_plan_has_a_tile_for_each_B_r_rows(cfg: DecodeKernelConfig) -> None:
     assert plan.workspace_bytes == tiles * splits * cfg.B_r * (cfg.d_head + 2) * 4
 
 
-def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
+def test_the_heuristic_has_room_for_the_rows_of_a_head() -> None:
     for d_head, fp8 in product(D_HEADS, (False, True)):
         chosen = {
-            rows: DECODE.choose_by_rule(DecodeWorkload(DType.BF16, d_head, rows, fp8), None).B_r
+            rows: DECODE.choose_by_heuristic(
+                DecodeWorkload(DType.BF16, d_head, rows, fp8), None
+            ).B_r
             for rows in (1, 16, 17, 32, 33, 64, 65, 4096)
         }
         assert chosen == {1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 64, 4096: 64}
@@ -97,24 +100,25 @@ def test_the_rule_has_room_for_the_rows_of_a_head() -> None:
 def test_no_queries_have_a_kernel_too(capability: tuple[int, int]) -> None:
     for in_boxes in (False, True):
         workload = DecodeWorkload(DType.BF16, 128, rows=0, in_boxes=in_boxes)
-        assert DECODE.choose_by_rule(workload, capability).B_r == 16
+        assert DECODE.choose_by_heuristic(workload, capability).B_r == 16
 
 
 def test_a_gpu_that_is_too_old_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"compute capability 7\.5; the kernels need 8\.0"):
-        DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 128), (7, 5))
+        DECODE.choose_by_heuristic(DecodeWorkload(DType.BF16, 128), (7, 5))
 
 
-def test_where_many_rows_do_not_fit_the_rule_takes_fewer() -> None:
-    """Rows of 256 elements and their sums need more shared memory than a block has there."""
+def test_where_many_rows_do_not_fit_the_heuristic_takes_fewer() -> None:
+    """Rows of 256 elements and their partial results need more shared memory than a block has
+    there."""
     workload = DecodeWorkload(DType.FP16, 256, rows=64)
-    assert DECODE.choose_by_rule(workload, (9, 0)).B_r == 64
-    assert DECODE.choose_by_rule(workload, (8, 6)).B_r == 16
+    assert DECODE.choose_by_heuristic(workload, (9, 0)).B_r == 64
+    assert DECODE.choose_by_heuristic(workload, (8, 6)).B_r == 16
 
 
 def test_many_work_tiles_and_small_gpus_have_smaller_blocks() -> None:
     def chosen(d_head: int, capability: tuple[int, int], many: bool) -> tuple[int, int]:
-        config = DECODE.choose_by_rule(
+        config = DECODE.choose_by_heuristic(
             DecodeWorkload(DType.BF16, d_head, many_tiles=many), capability
         )
         assert isinstance(config, FlashDecodeKernelConfig)
@@ -122,21 +126,21 @@ def test_many_work_tiles_and_small_gpus_have_smaller_blocks() -> None:
 
     for d_head, few, many in ((64, (4, 2), (2, 4)), (128, (4, 2), (2, 4)), (256, (4, 1), (2, 3))):
         assert (chosen(d_head, (9, 0), False), chosen(d_head, (9, 0), True)) == (few, many)
-    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB for each block are too many there
+    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB a block are too many there
     assert chosen(96, (9, 0), True) == chosen(96, (9, 0), False)
 
 
 def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bits would depend on how many other requests there are."""
+    """Otherwise the bits would depend on the number of other requests."""
     monkeypatch.setattr(decode_calls, "gpu_of", lambda _: ("NVIDIA H200", (9, 0)))
 
     def chosen(batch: int, splits: int) -> DecodeKernelConfig:
         q = torch.zeros(batch, 1, 8, 64).half()
         asked = DecodeOptions(None, False, (-1, -1), 0.0, splits)
         call = DecodeCall(q, KVCache(q, q), None, None, False, None, None)
-        return decode_calls._choose(asked, call, Extras(), 64).config
+        return decode_calls._choose(asked, call, CallArgs(), 64).config
 
     assert chosen(128, 0) == chosen(1, 0) != chosen(132, 0)
     assert chosen(132, 3) == chosen(1, 3) == chosen(1, 0)

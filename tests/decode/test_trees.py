@@ -1,4 +1,4 @@
-"""Speculative decoding: the last keys of a request are the nodes of a tree of drafts."""
+"""Speculative decoding: the last keys of a request are the nodes of a tree of draft tokens."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from support.decoding import (
 )
 from support.fp8_caches import Quantised
 
-WIDE_FP8 = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
-LENGTHS, SIZES = (90, 33, 20, 7, 260), (20, 20, 20, 7, 1)  # the third and the fourth are all tree
+WIDE_FP8 = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, rows=64, fp8_cache=True))
+LENGTHS, SIZES = (90, 33, 20, 7, 260), (20, 20, 20, 7, 1)  # the third and fourth are only a tree
 N_Q = 20
 Mask = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Of each request the nodes' parents, which come before them; -1: what the request has seen."""
+    """The parents of each request's nodes, which come before their children; -1 is the text so
+    far."""
 
     parents: list[list[int]]
 
@@ -51,7 +52,7 @@ class Trees:
         return torch.tensor([len(own) for own in self.parents], dtype=torch.int32)
 
     def paths(self, n_q: int) -> torch.Tensor:
-        """Returns whether query i's path to the root has node j, (batch, n_q, n_q)."""
+        """Returns whether query i's path to the root has node j, as (batch, n_q, n_q)."""
         found = torch.zeros(len(self.parents), n_q, n_q, dtype=torch.bool)
         for request, own in enumerate(self.parents):
             for query, node in enumerate(range(len(own))):
@@ -61,7 +62,7 @@ class Trees:
         return found
 
     def semantics(self, lengths: tuple[int, ...], n_q: int, **keywords: Any) -> Semantics:
-        """Returns what each query sees, key by key."""
+        """Returns a mask_mod for the keys that each query sees."""
         visible = torch.zeros(len(lengths), n_q, max(lengths), dtype=torch.bool)
         paths = self.paths(n_q)
         for request, (length, own) in enumerate(zip(lengths, self.parents, strict=True)):
@@ -80,7 +81,7 @@ def by_matrix(paths: torch.Tensor, lengths: torch.Tensor, sizes: torch.Tensor) -
 
 
 def by_bits(paths: torch.Tensor, lengths: torch.Tensor, sizes: torch.Tensor) -> Mask:
-    """Of an int64 for each query, of which bit j says whether it sees node j."""
+    """Returns a mask_mod that reads an int64 for each query; bit j says whether it sees node j."""
     bits = (paths.long() << torch.arange(paths.shape[-1])).sum(-1)
     words = bits[..., None].view(torch.int32)  # (batch, n_q, 2)
 
@@ -109,7 +110,7 @@ def test_a_draft_sees_its_path_and_all_before(
     semantics = trees.semantics(LENGTHS, N_Q)
     o, lse = call(asked.q, in_entries(asked), mask, splits=splits)
     assert_near_truth((o, lse), asked, semantics)
-    # A query without a node, of a request that is all tree, sees nothing.
+    # A query without a node sees nothing if its request is only a tree.
     assert not o[3, SIZES[3] :].any()
     assert (lse[3, :, SIZES[3] :] == -math.inf).all()
     paged = call(asked.q, in_pages(asked, 16), mask, splits=splits)
@@ -117,10 +118,10 @@ def test_a_draft_sees_its_path_and_all_before(
 
 
 def test_64_drafts_are_a_tree() -> None:
-    """The last is bit 63."""
+    """The last draft is bit 63."""
     lengths = (64, 300, 90)
     trees = Trees.random((64, 64, 64), 1)
-    trees.parents[0][:] = range(-1, 63)  # in a row
+    trees.parents[0][:] = range(-1, 63)  # a chain
     asked = requests(PLAIN, lengths, 64, (4, 1))
     given = trees.paths(64), asked.seqlens, trees.sizes
     found = call(asked.q, in_pages(asked, 64), by_bits(*given))
@@ -141,7 +142,7 @@ def test_a_cache_of_8_bits_holds_a_tree(splits: int) -> None:
 
 @pytest.mark.parametrize("window", [(-1, -1), (30, -1), (60, 0), (0, 3)], ids=str)
 def test_windows_and_trees_both_count(window: tuple[int, int]) -> None:
-    """Keys before a window are skipped, and do not shift the others."""
+    """Keys before a window are skipped, without a shift of the indices of the others."""
     lengths = (300, 90, 20)
     trees, asked = Trees.random((N_Q,) * 3, 3), requests(PLAIN, lengths, N_Q)
     semantics = trees.semantics(lengths, N_Q, window_size=window, causal=True)
@@ -154,7 +155,7 @@ def test_windows_and_trees_both_count(window: tuple[int, int]) -> None:
 
 
 def test_other_trees_and_lengths_in_the_same_tensors_are_the_same_call() -> None:
-    """As a graph is replayed: no kernel is looked for, no plan is made."""
+    """No kernel is looked up and no plan is made, as in the replay of a graph."""
     rows = requests(PLAIN, (300,) * 5, N_Q, behind=0)
     lengths, sizes = torch.zeros(2, 5, dtype=torch.int32)
     paths = torch.zeros(5, N_Q, N_Q, dtype=torch.bool)
@@ -175,7 +176,7 @@ def test_other_trees_and_lengths_in_the_same_tensors_are_the_same_call() -> None
 
 
 def test_drafts_may_be_appended_by_the_call_that_verifies_them() -> None:
-    """The lengths that a mask captures count them; those of the call do not."""
+    """The lengths captured by the mask are those with the drafts; the call's are those without."""
     lengths, size = (70, 33, 8), 8
     trees, asked = Trees.random((size,) * 3, 5), requests(PLAIN, lengths, size)
     new = {}

@@ -1,4 +1,4 @@
-"""Decode of the sm90 family: many packed rows by wgmma, keys by bulk copies, sums by two ways."""
+"""The sm90 family's decode: many packed rows by wgmma, keys by bulk copies, two ways to combine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from support.decoding import (
     run,
 )
 
-ONE, TWO = WGMMA[:2]  # warpgroups
+ONE, TWO = WGMMA[:2]  # one warpgroup and two
 LENGTHS = (0, 1, 127, 128, 129, 400)
 
 
 @pytest.mark.parametrize("cfg", WGMMA, ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     for n_q, splits in ((1, 0), (40, 2)):
         asked = requests(cfg, LENGTHS, n_q=n_q)
         assert_right(cfg, asked, Semantics(causal=n_q > 1), splits=splits)
@@ -50,8 +50,8 @@ def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
 
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
 @pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
-def test_few_and_many_splits_are_merged(cfg: DecodeKernelConfig, splits: int) -> None:
-    """The last to arrive merges few, and a kernel of its own many."""
+def test_few_and_many_splits_are_combined(cfg: DecodeKernelConfig, splits: int) -> None:
+    """The last split to arrive combines a few splits, and the combine kernel combines many."""
     semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
     assert_right(cfg, requests(cfg, (1100, 3, 600), n_q=20), semantics, splits=splits)
     assert_right(cfg, requests(cfg, (1500,), n_q=70, heads=(2, 1)), semantics=None, splits=splits)
@@ -101,7 +101,7 @@ def test_bits_depend_on_no_other_request_and_no_order_of_warps(splits: int) -> N
     assert_bits_are_of_each_request(TWO, requests(TWO, (700, 17, 0, 190), n_q=20), splits)
 
 
-def test_a_plan_has_a_kernel_to_merge_many_splits() -> None:
+def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
     asked = requests(TWO, (900,), n_q=40, heads=(8, 2))
     kernel = find_decode(KernelId(TWO), Target.emulator())
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
@@ -143,7 +143,7 @@ def test_a_window_is_refused_before_anything_is_built() -> None:
 def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     def chosen(rows: int, in_boxes: bool = False, fp8_cache: bool = False) -> tuple[str, int]:
         workload = DecodeWorkload(DType.BF16, 128, rows, fp8_cache, in_boxes=in_boxes)
-        config = DECODE.choose_by_rule(workload, (9, 0))
+        config = DECODE.choose_by_heuristic(workload, (9, 0))
         return config.family, config.B_r
 
     assert [chosen(rows, in_boxes=True) for rows in (1, 16, 17, 64, 65, 4096)] == [
@@ -151,7 +151,9 @@ def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
     ]  # fmt: skip
     assert chosen(64) == ("sm80", 64)
     assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)
-    newer = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0))
+    newer = DECODE.choose_by_heuristic(
+        DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True), (10, 0)
+    )
     assert newer.family == "sm80"  # wgmma exists on 9.0 alone
 
 

@@ -1,5 +1,5 @@
-"""Windows of about as many keys as a cache has rows: which keys they hide, and whether queries are
-turned one by one."""
+"""Windows of about as many keys as a cache has rows: the keys they hide, and the positions by which
+queries are rotated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.decoding import PLAIN, assert_near_truth, in_entries, in_pages, req
 from support.new_keys import angles, before, turned
 
 ROWS, QUERIES, HALF = 40, 4, 8
-# Around the bounds from which a side hides nothing, and from which it is no window.
+# These sides are near the bounds from which a side hides nothing, or is no window at all.
 SIDES = (-1, 0, QUERIES - 2, QUERIES - 1, QUERIES, ROWS - 2, ROWS - 1, ROWS, ROWS + 1)
 
 
@@ -22,7 +22,7 @@ SIDES = (-1, 0, QUERIES - 2, QUERIES - 1, QUERIES, ROWS - 2, ROWS - 1, ROWS, ROW
 @pytest.mark.parametrize("queries", [1, QUERIES])
 @pytest.mark.parametrize("left", [0, 1, 30, ROWS - 3, ROWS - 2, ROWS - 1, ROWS])
 def test_a_window_hides_all_keys_before_it(left: int, queries: int, page_size: int | None) -> None:
-    """Also the first alone, of a request that fills its rows."""
+    """The window may also hide the first key alone, of a request that fills its rows."""
     asked = requests(PLAIN, (ROWS, ROWS - 1, 3), n_q=queries, behind=0)
     placed = in_entries(asked) if page_size is None else in_pages(asked, page_size)
     for right in (-1, 0, queries - 1):
@@ -50,7 +50,8 @@ def test_a_window_begins_at_every_distance_from_a_slice(queries: int, right: int
 
 
 def first_key_seen(left: int) -> int:
-    """By the only query of a request that fills its rows; each value is its key's number."""
+    """Returns the index of the first key that the query of a full request sees; a key's value is
+    its index."""
     asked = requests(PLAIN, (ROWS,), behind=0)
     v = torch.arange(ROWS).to(asked.v).view(1, ROWS, 1, 1).expand_as(asked.v).contiguous()
     seen = flashsmith.decode(
@@ -70,8 +71,8 @@ def test_the_first_key_seen_is_the_windows(left: int) -> None:
 def test_queries_are_turned_one_by_one_if_there_is_a_mask_as_the_caller_says(
     causal: bool, page_size: int | None
 ) -> None:
-    """Whether a window hides a key of this call does not count; a side of as many rows as the
-    cache has is none."""
+    """Any causal mask or window counts, whether or not it hides a key of this call; a side as long
+    as the cache is no window."""
     asked = requests(PLAIN, (ROWS, ROWS - 5), n_q=QUERIES, behind=0)
     old, k_new, v_new = before(asked, QUERIES)
     cos, sin = angles(ROWS, HALF)
@@ -80,7 +81,7 @@ def test_queries_are_turned_one_by_one_if_there_is_a_mask_as_the_caller_says(
     k = asked.k.clone()
     k[requests_of, places] = turned(k_new, cos, sin, places, True)
     placed = in_entries(old) if page_size is None else in_pages(asked, page_size)
-    table = None if placed.block_table is None else placed.block_table[:, :-1]  # of ROWS
+    table = None if placed.block_table is None else placed.block_table[:, :-1]  # ROWS rows
     for side in SIDES:
         for sides in ((side, -1), (-1, side), (side, side), (ROWS, side)):
             one_by_one = causal or any(0 <= one < ROWS for one in sides)

@@ -1,4 +1,4 @@
-"""The documentation: it builds, stands alone, and says what the package does."""
+"""The documentation builds, stands alone, and describes the package as it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytest.importorskip("mkdocs", reason="pip install 'flashsmith[docs]'")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it; a broken link or anchor fails."""
+    """Builds the site as `make docs` does; a broken link or anchor fails."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(
@@ -84,7 +84,7 @@ def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 def test_search_works_for_pages_that_are_opened_from_disk(site: Path) -> None:
     assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
-    worker = "assets/iframe-worker.js"  # stands in for a Worker, which browsers refuse there
+    worker = "assets/iframe-worker.js"  # replaces a Worker, which browsers refuse there
     assert worker in Loads((site / "index.html").read_text()).addresses
     assert "window.Worker" in (site / worker).read_text()
 
@@ -175,13 +175,13 @@ def under_autocast(q: torch.Tensor) -> Any:
         return flashsmith.attention(q, q, q)
 
 
-def packed(*places: int, **most: int) -> Any:
+def packed(*places: int, **maximum: int) -> Any:
     q = torch.zeros(64, 1, 128, dtype=torch.float16)
     begins = torch.tensor(places, dtype=torch.int32)
-    return flashsmith.attention(q, q, q, cu_seqlens_q=begins, cu_seqlens_k=begins, **most)
+    return flashsmith.attention(q, q, q, cu_seqlens_q=begins, cu_seqlens_k=begins, **maximum)
 
 
-# Heading of the page -> what leads there, once for each message that it quotes.
+# The heading in the page -> the calls that lead there, one for each message it quotes.
 TRIGGERS: dict[str, list[Callable[[], object]]] = {
     "No nvcc, or too old": [find_cuda_toolkit],
     "The dtypes do not match": [
@@ -220,7 +220,7 @@ TRIGGERS: dict[str, list[Callable[[], object]]] = {
     ],
     "A gradient is required": [lambda: attention(alibi_slopes=torch.zeros(1, requires_grad=True))],
 }
-# Need hardware or a broken machine: the text is looked for in the source.
+# These need hardware or a broken machine, so the text is looked for in the source.
 ELSEWHERE = {
     "flashsmith is not found": "../../tools/_environment.py",
     "The GPU is older than compute capability 8.0": "lab/commands/device.py",
@@ -269,13 +269,14 @@ def test_message_is_in_the_source(heading: str) -> None:
         assert message in source
 
 
-# Each row of the trouble sections of the system's description, by what its entry must speak of.
+# Each row stands for a row of the trouble sections of the design documents, by the words that its
+# entry must use.
 @pytest.mark.parametrize(
     "words",
     [
-        ("compute capability 8.0", "sm_80"),  # device too old
+        ("compute capability 8.0", "sm_80"),  # GPU too old
         ("dtype", "FP16", "BF16"),  # dtypes differ
-        ("B_r", "B_c", "sequence length"),  # blocks do not divide
+        ("B_r", "B_c", "sequence length"),  # blocks do not divide the length
         ("is in no library", "flash_kernels.cuh", "generate_kernel_instantiations.py"),
         ("short form", "configs --built"),  # compare short forms
         ("get_kernels_to_build",),  # print the set
@@ -308,7 +309,7 @@ def test_every_script_has_its_line() -> None:
 def test_the_first_example_of_readme_prints_what_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It stands in the first 25 of at most 120 lines."""
+    """The example stands in the first 25 of at most 120 lines."""
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 120
     found = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", "\n".join(lines[:25]), re.DOTALL)
@@ -320,7 +321,7 @@ def test_the_first_example_of_readme_prints_what_it_says(
 
 @pytest.mark.parametrize("page", ["quick-start", "report", "tuning", "config-to-kernel", "knobs"])
 def test_command_lines_exist(page: str) -> None:
-    """Every `flashsmith` line in a page names a command and options that there are."""
+    """Checks that every `flashsmith` line in a page names a command and options that exist."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
     lines = re.findall(
         r"^(?:\w+=\S+ )?flashsmith (\w+)([^#\n]*)", (DOCS / f"{page}.md").read_text(), re.MULTILINE

@@ -1,4 +1,4 @@
-"""Numbers in prose and in tables with ideas are those of the CSV files that were committed."""
+"""Numbers in prose, and in tables that list ideas, are those of the committed CSV files."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ SM80 = RESULTS.parent / "2026-11-26" / "sm80-fp16"
 FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
 
 
-def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], least_keys: int) -> tuple[str, str]:
+def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], min_keys: int) -> tuple[str, str]:
     """Returns our speed over cuDNN's at d 128, from the least to the most, and the largest share of
     its error."""
     by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of(FP8):
-        if row["d_head"] == "128" and int(row["seq_len_k"]) >= least_keys:
+        if row["d_head"] == "128" and int(row["seq_len_k"]) >= min_keys:
             by_shape.setdefault((row["mask"], row["seq_len_k"]), {})[row["kernel"]] = row
     speeds, errors = [], []
     for by_name in by_shape.values():
@@ -94,7 +94,7 @@ def is_of_scores(name: str) -> bool:
 
 
 def is_of_values(name: str) -> bool:
-    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+long_turns")
+    return "128, 128, 128, 2" in name and name.endswith("fp8_values+two_level+ping_pong_until_exp")
 
 
 def said_of_fp8() -> list[str]:
@@ -116,7 +116,7 @@ def test_the_page_of_8_bits_says_what_the_page_of_performance_says() -> None:
         assert f"from 4k keys on at {speed}, {keys.format(error)}" in text
 
 
-# Fractions in words that are no results but arithmetic, or what something is made of.
+# These fractions in words are no results: they are arithmetic or say what something consists of.
 NO_RESULTS = {
     "disassembler takes about a fifth of the compiler's time",
     "take half the time of those of 16 bits",  # of the tensor cores
@@ -138,7 +138,7 @@ _OF_RESULTS = (
 )
 _WORDS = re.compile(rf".{{0,40}}\b(?:{_FRACTION}|{_OF_RESULTS})\b.{{0,40}}")
 NOT_OF_KERNELS = {
-    "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, no time
+    "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, without times
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
 # Entries of a log are of their date, and say what was seen then.
@@ -151,7 +151,7 @@ _LOG_ENTRY = re.compile(r"^##+ \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULT
     ids=lambda page: page.stem,
 )
 def test_no_result_is_told_in_words(page: Path) -> None:
-    """A fraction of something measured stands in digits, which are compared with a CSV file."""
+    """A measured fraction is written in digits, which can be compared with a CSV file."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     text = " ".join(_LOG_ENTRY.sub("", text).split())
     for phrase in NO_RESULTS:
@@ -175,7 +175,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
     page = (ROOT / "docs" / "kernels" / "sm80-forward.md").read_text()
     text = " ".join(page.partition("## The host's share")[2].partition("\n<!--")[0].split())
     rows = rows_of(RESULTS.parent / "2026-11-26" / "call_overhead.csv")
-    median, least = ({row["call"]: row[name] for row in rows} for name in ("us", "least_us"))
+    median, minimum = ({row["call"]: row[name] for row in rows} for name in ("us", "min_us"))
     add, into, new, ours = (
         ("torch.add",),
         ("forward sm80 into o", "forward sm90 into o"),
@@ -189,7 +189,7 @@ def test_the_cost_of_a_call_is_measured() -> None:
         ("`attention` {} us, with log-sum-exp {} us", ours),
     ):
         assert phrase.format(*(median[call] for call in calls)) in text
-    figures = (least[call] for call in (*add, *into, *new, *ours))
+    figures = (minimum[call] for call in (*add, *into, *new, *ours))
     assert "{}, {} and {}, {} and {}, {} and {} us".format(*figures) in text
 
 
@@ -229,10 +229,10 @@ def test_what_small_tiles_gain_is_in_the_table() -> None:
     entries = Table.read(shipped_table_path("NVIDIA H200")).entries.values()
     problem = Problem.square(DType.BF16, 64, batch=1, heads=16, seq_len=1024)
     (entry,) = (entry for entry in entries if entry.workload == Workload(problem))
-    one, most = (
+    one, maximum = (
         1e3 * min(row.ms for row in entry.ranked if row.config.B_r == rows) for rows in (64, 256)
     )
-    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {most:.1f} us" in text
+    assert f"one warpgroup takes {one:.1f} us there, the best of 256 rows {maximum:.1f} us" in text
 
 
 def test_the_table_of_decode_in_a_graph_is_measured() -> None:
@@ -253,7 +253,7 @@ def test_the_table_of_decode_in_a_graph_is_measured() -> None:
 
 
 def is_rounded(cell: str, measured: float) -> bool:
-    """Returns whether a cell is the figure to as many places as it has."""
+    """Returns whether a cell is the measured value, rounded to the places that the cell has."""
     places = len(cell.partition(".")[2])
     return abs(float(cell) - measured) <= 0.5001 * 10**-places
 
@@ -267,8 +267,8 @@ def test_rates_in_8_bits_are_measured() -> None:
             rates.setdefault(row["kernel"], []).append(float(row["tflops"]))
     labels: dict[str, Callable[[str], bool]] = {
         "BF16": lambda name: name == "flashsmith BF16",
-        "q, k in 8 bits: 192 x 80": is_of_scores,
-        "q, k, v in 8 bits: 128 x 128, `two_level`, `long_turns`": is_of_values,
+        "FP8 q, k: 192 x 80": is_of_scores,
+        "FP8 q, k, v: 128 x 128, `two_level`, until exp": is_of_values,
         "cuDNN (o in 8 bits, too)": lambda name: name == "cuDNN",
         "FlashAttention-3": lambda name: name == "FlashAttention-3",
     }
@@ -301,7 +301,7 @@ def may_be_said_of_versions() -> list[str]:
         f"{version(sm80.MIN_COMPUTE_CAPABILITY)} and newer",
         f"({licence[1]})",
         f"FlashAttention {flash_attn.__version__}",
-        "4.0.0b36",  # of the peers in the table of features
+        "4.0.0b36",  # the version of the peers in the table of features
         "PyTorch 2.13",
     ]
 
@@ -312,7 +312,8 @@ def version(parts: tuple[int, int]) -> str:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
 def test_numbers_in_the_prose_of_front_pages_are_measured(page: str) -> None:
-    """A number with a point or a percent sign, or of shapes or kernels, is one of these."""
+    """Numbers with a point or a percent sign, and numbers of shapes or kernels, must be in this
+    list."""
     text = (ROOT / page).read_text()
     text = re.sub(r"<!-- measured.*?<!-- end measured -->|```.*?```", "", text, flags=re.DOTALL)
     text = " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())

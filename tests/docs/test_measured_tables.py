@@ -1,4 +1,4 @@
-"""Numbers in README and docs are those of the CSV files that were committed."""
+"""Numbers in README and docs are those of the committed CSV files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def marked(name: str, kind: str = "ratios", table: str = "old") -> str:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A folder with two runs: ours 1.25 times, and 2 times as fast as the best peer."""
+    """Returns a folder with two runs, in which ours is 1.25 times and 2 times as fast as the best
+    peer."""
     stamp = json.dumps(kernel_source_stamp() | {"date": "2026-01-01"})
     for name, ratio in (("first", 1.25), ("second", 2.0)):
         rows = [time_row("fa2", 1.0), time_row(FITTING, 1 / ratio, ratio_to_best_peer=ratio)]

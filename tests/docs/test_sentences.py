@@ -1,4 +1,4 @@
-"""tools/docs/sentences.py notices fragments, and takes sentences for what they are."""
+"""tools/docs/sentences.py notices fragments and accepts sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests on a GPU share. Without one they fail: deselect them with ``-m "not gpu"``."""
+"""Fixtures of the GPU tests. Without a GPU they fail: deselect them with ``-m "not gpu"``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _gpu() -> None:
 
 @pytest.fixture(autouse=True)
 def _family_runs_here(_gpu: None, request: pytest.FixtureRequest) -> None:
-    """Builds all kernels of the family that the test is about; skips it on other GPUs."""
+    """Builds all kernels of the family of the test's configuration, or skips the test on other
+    GPUs."""
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     cfg = parameters.get("cfg")
     if not isinstance(cfg, ForwardKernelConfig):
@@ -42,7 +43,7 @@ def _family_runs_here(_gpu: None, request: pytest.FixtureRequest) -> None:
 
 @functools.cache
 def _build(family: Family) -> None:
-    """In one library, so that compilers run side by side."""
+    """Builds the kernels in one library, so that compilers run side by side."""
     (samples,) = (samples for samples in SAMPLES if samples.family is family)
     declared = [cfg for cfg in DECLARED if family_of(cfg) is family]
     instances = both_variants(dict.fromkeys([*samples.configs, *declared]))

@@ -1,4 +1,4 @@
-"""The backward on the card: its soak, autograd, graphs, compilers, memory and a training."""
+"""The backward on a GPU: its soak, autograd, graphs, compilers, memory and a training run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from support.scripts import load_script
 
 pytestmark = pytest.mark.gpu
 
-ROUNDS = 4  # of autograd over every variant, dtype and d_head
+ROUNDS = 4  # over every variant, dtype and d_head
 RUNS = 1000
 STEPS = 100
-_LEAST_SPREAD = 0.02  # of losses: runs of two seeds may end alike by chance
+_MIN_SPREAD = 0.02  # of losses: two seeds may end alike by chance
 Tensors = list[torch.Tensor]
 
 
@@ -38,7 +38,7 @@ def test_deterministic_gradients_are_the_same_beside_another_stream() -> None:
 
 
 def leaves(seed: int) -> Tensors:
-    """q, k, v, and the gradient by o."""
+    """Returns q, k, v, and the gradient of o."""
     torch.manual_seed(seed)
     shapes = ((2, 200, 4, 64), (2, 300, 2, 64), (2, 300, 2, 64), (2, 200, 4, 64))
     tensors = [torch.randn(shape, device="cuda").bfloat16() for shape in shapes]
@@ -95,8 +95,8 @@ def test_no_memory_is_kept_after_a_call(deterministic: bool) -> None:
     def run() -> None:
         gradients(lambda *qkv: causal(*qkv, deterministic=deterministic), leaves(0))
 
-    run()  # kernels, and the workspace that streams keep
-    gc.collect()  # what tests before have left
+    run()  # builds kernels, and allocates the workspace that streams keep
+    gc.collect()  # memory of earlier tests
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     for _ in range(5):
@@ -110,20 +110,20 @@ def training() -> ModuleType:
     return load_script("benchmarks/train_gpt.py")
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["batch", "packed"])
+@pytest.mark.parametrize("varlen", [False, True], ids=["batch", "packed"])
 def test_a_small_gpt_learns_as_much_as_with_plain_products(
-    training: ModuleType, ragged: bool
+    training: ModuleType, varlen: bool
 ) -> None:
-    """Both begin with the same weights and read the same text: only rounding tells them apart.
-    That must be less than what another order of the text does."""
+    """Both runs begin with the same weights and read the same text, so only rounding differs. That
+    must change the loss less than another order of the text does."""
     sizes = training.Sizes(layers=2, heads=4, words=128, batch=16, length=256, learning_rate=2e-3)
 
     def loss(attention: str, seed: int) -> float:
         attend = training.ATTENTIONS[attention]
-        steps = training.train(sizes, attend, seed, STEPS, "cuda", ragged=ragged)
+        steps = training.train(sizes, attend, seed, STEPS, "cuda", varlen=varlen)
         assert steps[0][0] > steps[-1][0] + 0.5, "it learns"
         return float(training.final_loss([loss for loss, _ in steps]))
 
     ours, math, other = loss("flashsmith", 0), loss("sdpa_math", 0), loss("sdpa_math", 1)
     print(f"ours {ours:.4f}, SDPA math {math:.4f}, and with another order of the text {other:.4f}")
-    assert abs(ours - math) <= max(abs(math - other), _LEAST_SPREAD)
+    assert abs(ours - math) <= max(abs(math - other), _MIN_SPREAD)

@@ -1,4 +1,4 @@
-"""Block masks on the card: a CUDA graph follows lists that are filled anew."""
+"""Block masks on a GPU: a CUDA graph follows lists that are filled anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ N, BLOCK = 1024, 128
 
 
 def mask_of(first: int, last: int) -> BlockMask:
-    """A block of queries sees those of keys from so many before it to so many."""
+    """Returns a mask in which a block of queries sees the blocks of keys at distances first to
+    last."""
 
     def near(b: Any, h: Any, q: Any, k: Any) -> Any:
         return (q // BLOCK - k // BLOCK >= first) & (q // BLOCK - k // BLOCK <= last)

@@ -1,4 +1,4 @@
-"""Every kernel of every family on the GPU, against float32: shapes, layouts, offsets."""
+"""Every kernel of every family on a GPU, against float32: shapes, layouts, offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = dict.fromkeys(
 EACH = pytest.mark.parametrize("cfg", ALL, ids=str)
 PLAINEST_AND_BEST = [
     cfg for kernels in (sm80_kernels, sm90_kernels)
-    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.RULE)
+    for cfg in (kernels.PROGRESSION[0], kernels.LAST, *kernels.HEURISTIC)
 ]  # fmt: skip
 SOME = pytest.mark.parametrize("cfg", dict.fromkeys(PLAINEST_AND_BEST), ids=str)
 
@@ -31,14 +31,14 @@ SOME = pytest.mark.parametrize("cfg", dict.fromkeys(PLAINEST_AND_BEST), ids=str)
 def check(
     cfg: ForwardKernelConfig, qkv: Tensors, causal: bool, o: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Runs the kernel into memory that was NaN; o and lse have to be right."""
+    """Runs the kernel into memory that holds NaN, and checks o and lse."""
     if o is None:
         o = torch.full_like(qkv[0], torch.nan)
     result, lse = flashsmith.forward(cfg, *qkv, o, causal=causal, return_lse=True)
     assert result is o
     assert_correct(o, qkv, causal, cfg)
     expected = reference_lse(*qkv[:2], causal=causal, compute=torch.float32)
-    # FP32 sums of exact exponentials; those that are polynomials have 13 bits.
+    # The sums are FP32 and the exponentials exact, unless they are polynomials, which have 13 bits.
     error = 2.0**-12 if getattr(cfg, "fma_exponentials", 0) else 2e-5
     torch.testing.assert_close(lse, expected, atol=error, rtol=1e-5)
     return o
@@ -47,7 +47,7 @@ def check(
 @BOTH
 @EACH
 def test_matches_the_reference(cfg: ForwardKernelConfig, causal: bool) -> None:
-    """On slices of wider rows."""
+    """The tensors are slices of wider rows."""
     shape = (2, 500, 3, 3 * cfg.d_head)
     wide = [torch.randn(shape, device="cuda").to(cfg.dtype.to_torch_dtype()) for _ in range(3)]
     q, k, v = (t[..., i * cfg.d_head :][..., : cfg.d_head] for i, t in enumerate(wide))
@@ -77,7 +77,7 @@ def test_shapes(
     heads_kv: int,
     batch: int,
 ) -> None:
-    """Ragged lengths, heads that share K and V, one query, few and many tiles."""
+    """The cases have odd lengths, GQA, one query, few and many tiles."""
     qkv = random_qkv(cfg, seq_len_q, batch, heads, seq_len_k=seq_len_k, heads_kv=heads_kv)
     check(cfg, qkv, causal)
 
@@ -85,7 +85,8 @@ def test_shapes(
 @BOTH
 @SOME
 def test_packed_input_and_strided_output(cfg: ForwardKernelConfig, causal: bool) -> None:
-    """q, k, v as slices of one tensor; o inside a larger one, whose rest stays as it was."""
+    """q, k, v are slices of one tensor; o lies inside a larger one, whose other elements stay as
+    they were."""
     dtype = cfg.dtype.to_torch_dtype()
     packed = torch.randn(2, 300, 3, 5, cfg.d_head, device="cuda").to(dtype)
     q, k, v = packed.unbind(2)
@@ -132,7 +133,7 @@ def test_memory_that_is_used_again(cfg: ForwardKernelConfig) -> None:
 @BOTH
 @SOME
 def test_agrees_with_the_emulator(cfg: ForwardKernelConfig, causal: bool) -> None:
-    """The same kernel text on the same input; only exponentials and sums round otherwise."""
+    """The kernel text and the input are the same; only exponentials and sums round differently."""
     qkv = random_qkv(cfg, 200, heads=2, seq_len_k=300, device="cpu")
     emulated = flashsmith.forward(cfg, *qkv, causal=causal)
     o = flashsmith.forward(cfg, *(t.cuda() for t in qkv), causal=causal)
@@ -144,7 +145,7 @@ def test_agrees_with_the_emulator(cfg: ForwardKernelConfig, causal: bool) -> Non
 @BOTH
 @pytest.mark.parametrize("cfg", [sm80_kernels.BASE, sm90_kernels.LAST], ids=str)
 def test_offsets_beyond_32_bits(cfg: ForwardKernelConfig, causal: bool, dim: int) -> None:
-    """The last index along ``dim`` lies 2^31 elements (2^32 bytes) after the first."""
+    """The last index along ``dim`` lies 2^31 elements (2^32 bytes) behind the first."""
     shape = [3, 256, 3, 128]
     size, far = 3 * 256 * 3 * 128, 1 << 31
     dtype = cfg.dtype.to_torch_dtype()

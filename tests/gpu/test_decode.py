@@ -1,4 +1,4 @@
-"""Decode on the card: its soak, the same bits every time, graphs, streams, new keys."""
+"""Decode on a GPU: its soak, the same bits every time, graphs, streams, new keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEAR = 0.02
 
 
 class Requests:
-    """Of as many queries each; rows beyond their lengths are NaN."""
+    """Requests with equal numbers of queries; rows behind their lengths hold NaN."""
 
     def __init__(self, lengths: list[int], seed: int = 0, queries: int = 1) -> None:
         torch.manual_seed(seed)
@@ -68,7 +68,7 @@ def test_every_run_has_the_same_bits_beside_another_stream(
 
 
 def test_attention_of_few_queries_is_decodes_in_a_graph_too() -> None:
-    """Where it is for this GPU, as it is for those of data centres."""
+    """Decode serves few queries on data-centre GPUs; the test skips others."""
     asked = Requests([ROWS] * 4, queries=4)
     given = asked.q, asked.k, asked.v
     if not isinstance(select_config(asked.q, True, k=asked.k), DecodeKernelConfig):
@@ -121,8 +121,8 @@ def test_a_graph_is_replayed_with_other_lengths(queries: int) -> None:
 def test_launches_that_overlap_see_what_those_before_have_written(
     lengths: list[int], queries: int
 ) -> None:
-    """Each call's queries are what the one before gives, and all share a workspace. Three tensors
-    take turns, so that each is written when others have read it not long before."""
+    """The output of a call is the next one's query, and all calls share a workspace. Three tensors
+    take turns as output, so that each is written shortly after other launches read it."""
     asked = Requests(lengths, queries=queries)
     first, calls = asked.q, 20
     expected = []
@@ -184,7 +184,7 @@ def test_a_graph_is_replayed_with_other_trees_of_drafts(splits: int) -> None:
 
 
 def test_a_graph_appends_and_goes_on() -> None:
-    """Each replay writes one key, and the lengths move on in the graph."""
+    """Each replay writes one key, and the graph itself advances the lengths."""
     asked = Requests([5, 100, 1000])
     whole = Requests([5, 100, 1000])
     whole.k.nan_to_num_(0.5)
@@ -221,7 +221,7 @@ def test_every_number_becomes_the_byte_that_torch_says(of_tokens: bool, dtype: t
 
 
 def test_calls_are_right_after_a_capture_that_was_given_up() -> None:
-    """All blocks share one work tile: they count."""
+    """One work tile needs all blocks, which count their arrivals in the workspace."""
     asked = Requests([ROWS])
     expected, out = asked.decode(), torch.empty_like(asked.q)
 
@@ -241,7 +241,7 @@ def test_calls_are_right_after_a_capture_that_was_given_up() -> None:
 
 @pytest.mark.parametrize("appends", [False, True], ids=["", "append"])
 def test_inductor_captures_steps(appends: bool) -> None:
-    """It tries each out with the graphs' memory before, of which nothing may be kept."""
+    """Inductor warms each step up with the graph's memory, which the library must not keep."""
     torch.compiler.reset()
     asked = Requests([ROWS - 10])
     k, v = asked.k.nan_to_num(0.5), asked.v.nan_to_num(0.5)
@@ -252,7 +252,7 @@ def test_inductor_captures_steps(appends: bool) -> None:
         return flashsmith.decode(None, q + 0, k, v, cache_seqlens=seqlens, **appended)
 
     own_k, own_v = k.clone(), v.clone()
-    for t in (own_k, own_v):  # else torch captures no graph that writes to them
+    for t in (own_k, own_v):  # otherwise torch captures no graph that writes to them
         torch._dynamo.mark_static_address(t)
     compiled = torch.compile(step, mode="reduce-overhead", fullgraph=True)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Dropout on the card: the masks of every family's kernels, and where their states come from."""
+"""Dropout on a GPU: the masks of every family's kernels, and the origin of their RNG states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ DROPOUT = Variant(dropout=True)
 
 def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
     found = [
-        c for f in FORWARD.families for d in f.d_heads for t in DType for c in f.rule_configs(t, d)
+        c
+        for f in FORWARD.families
+        for d in f.d_heads
+        for t in DType
+        for c in f.heuristic_configs(t, d)
     ]
     configs = that_run_on(found, "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
@@ -34,7 +38,7 @@ def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
 
 
 def test_the_backward_kernels_have_the_masks_of_the_reference() -> None:
-    found = [cfg.with_room_for(DROPOUT) for cfg in BACKWARD.rule_configs()]
+    found = [cfg.with_room_for(DROPOUT) for cfg in BACKWARD.heuristic_configs()]
     configs = that_run_on((cfg for cfg in found if cfg.serves_variant(DROPOUT)), "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
     kept = dropout_mask(STATE.cuda(), P, (BATCH, HEADS, 64 * 3 + 37, 64 * 5 + 19))
@@ -43,8 +47,8 @@ def test_the_backward_kernels_have_the_masks_of_the_reference() -> None:
 
 
 def leaves() -> list[torch.Tensor]:
-    """q, k and v, whose columns are keys: the result is the weights, without those that are
-    dropped, and the gradient by v is made of them."""
+    """Returns q, k and v = I: o holds the weights that were not dropped, and so does the gradient
+    of v."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 2, 64, 4, 64, device="cuda").bfloat16()
     v = torch.eye(64, device="cuda").bfloat16()[None, :, None].repeat(2, 1, 4, 1)
@@ -52,7 +56,7 @@ def leaves() -> list[torch.Tensor]:
 
 
 def both_ways(tensors: list[torch.Tensor], do: torch.Tensor, **keywords: Any) -> Any:
-    """Returns the result, and the gradient by v."""
+    """Returns o, and the gradient of v."""
     o: Any = flashsmith.attention(*tensors, dropout_p=P, **keywords)
     return o, torch.autograd.grad(o, tensors[2], do)[0]
 

@@ -1,4 +1,4 @@
-"""The forward of 8 bits on the card: its soak, graphs, the same bits every time."""
+"""The FP8 forward on a GPU: its soak, graphs, the same bits every time."""
 
 from __future__ import annotations
 

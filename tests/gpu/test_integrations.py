@@ -51,7 +51,7 @@ def assert_equal(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Those of flashsmith's attention."""
+    """Returns the list of the calls of flashsmith's attention."""
     found: list[object] = []
 
     def recorded(*arguments: Any, **keywords: Any) -> Any:
@@ -109,7 +109,7 @@ def test_varlen_attn_of_torch_calls_flashsmith(activated: None, calls: list[obje
 def test_scaled_dot_product_attention_of_torch_trains_by_flashsmith(
     activated: None, monkeypatch: pytest.MonkeyPatch, is_causal: bool
 ) -> None:
-    """Compiled by Inductor, too, which relies on where gradients lie in memory."""
+    """The compiled function is right too, though Inductor relies on the layout of the gradients."""
     calls: list[object] = []
 
     def recorded(*arguments: Any, **keywords: Any) -> Any:
@@ -162,7 +162,7 @@ def test_context_parallel_over_two_gpus() -> None:
 
 
 def test_compiled_packed_attention() -> None:
-    """By Inductor; the result's own memory is used again by the graph."""
+    """Inductor compiles the call, and the graph reuses the memory of the result."""
 
     @torch.compile(fullgraph=True)
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu: torch.Tensor) -> Any:
@@ -205,7 +205,7 @@ def test_models_of_transformers_train(model: str) -> None:
 def test_sentence_embeddings_are_those_of_eager_attention(
     padding_side: str, dtype: torch.dtype
 ) -> None:
-    """Of short sentences beside a text of several hundred tokens."""
+    """The batch has short sentences beside a text of several hundred tokens."""
     pytest.importorskip("transformers")
     if reason := why_missing():  # a borrowed machine may have no network
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""How kernels are launched: stream, device, graph, timing; and the same result every time."""
+"""Launches: stream, device, graph and timing, and the same result every time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.undisturbed import once_undisturbed
 
 pytestmark = pytest.mark.gpu
 
-QUEUED = [cfg for cfg in (sm90_kernels.LAST, *sm90_kernels.RULE) if cfg.dynamic_queue]
-# Of sm80 each step, of sm90 kernels with and without a queue.
+QUEUED = [cfg for cfg in (sm90_kernels.LAST, *sm90_kernels.HEURISTIC) if cfg.dynamic_queue]
+# LAUNCHED has each step of sm80, and kernels of sm90 with and without a queue.
 LAUNCHED = [*PROGRESSION, sm90_kernels.PROGRESSION[0], *QUEUED[:3]]
 BOTH = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 EACH = pytest.mark.parametrize("cfg", LAUNCHED, ids=str)
@@ -26,11 +26,12 @@ LONG = 1_000_000_000  # clock cycles, about half a second
 
 
 def test_runs_on_the_current_stream() -> None:
-    """Behind a long kernel and a copy into q on the same stream, whatever the other streams do."""
+    """The kernel waits for a long kernel and a copy into q on the same stream, whatever other
+    streams do."""
     qkv = random_qkv(BASE)
     q = torch.full_like(qkv[0], torch.nan)
     o = torch.full_like(q, torch.nan)
-    # What is used for the first time may wait for the device; what follows only launches.
+    # The first use of anything may wait for the device; the later uses only launch.
     flashsmith.forward(BASE, *qkv)
     torch.cuda._sleep(1)
     assert o.isnan().all().item()
@@ -53,7 +54,7 @@ def test_runs_on_the_current_stream() -> None:
 
 
 def test_the_default_stream_is_not_blocked_by_others() -> None:
-    """What runs on the default stream is done while a long kernel runs on another."""
+    """The default stream's work ends while a long kernel runs on another stream."""
     qkv = random_qkv(BASE)
     o = flashsmith.forward(BASE, *qkv)
     o.fill_(torch.nan)
@@ -120,7 +121,7 @@ def test_graph_capture_and_replay(cfg: ForwardKernelConfig, causal: bool) -> Non
 @BOTH
 @EACH
 def test_reruns_are_bitwise_equal(cfg: ForwardKernelConfig, causal: bool) -> None:
-    """250 times, at a size of several waves: 2048 blocks."""
+    """The kernel runs 250 times, with several waves of thread blocks: 2048 blocks."""
     qkv = random_qkv(cfg, seq_len=2048, batch=4, heads=16)
     first = flashsmith.forward(cfg, *qkv, causal=causal)
     o = torch.empty_like(first)
@@ -134,7 +135,7 @@ def test_reruns_are_bitwise_equal(cfg: ForwardKernelConfig, causal: bool) -> Non
 
 @EACH
 def test_no_launch_disturbs_the_next(cfg: ForwardKernelConfig) -> None:
-    """Two inputs in turn, no synchronisation between: each result is that of its own input."""
+    """Two inputs alternate without synchronisation, and each result is that of its own input."""
     inputs = [random_qkv(cfg, seq_len=1000, heads=8) for _ in range(2)]
     expected = [flashsmith.forward(cfg, *qkv) for qkv in inputs]
     results = [flashsmith.forward(cfg, *inputs[i % 2]) for i in range(40)]
@@ -143,7 +144,7 @@ def test_no_launch_disturbs_the_next(cfg: ForwardKernelConfig) -> None:
 
 @pytest.mark.parametrize("cfg", QUEUED[:3], ids=str)
 def test_streams_have_queues_of_their_own(cfg: ForwardKernelConfig) -> None:
-    """Launches on two streams that really run at once: small ones fill half of the GPU each."""
+    """Launches on two streams run at the same time: each is small and fills half of the GPU."""
     inputs = [random_qkv(cfg, seq_len=1024, heads=4) for _ in range(2)]
     expected = [flashsmith.forward(cfg, *qkv) for qkv in inputs]
     streams = [torch.cuda.Stream() for _ in inputs]
@@ -164,7 +165,7 @@ def test_streams_have_queues_of_their_own(cfg: ForwardKernelConfig) -> None:
 @BOTH
 @EACH
 def test_graph_replays_beside_eager_launches(cfg: ForwardKernelConfig, causal: bool) -> None:
-    """A graph on another stream, while the stream that captured it launches eagerly."""
+    """The graph runs on another stream, while the stream that captured it launches eagerly."""
     q, k, v = random_qkv(cfg, seq_len=1024, heads=4)
     expected = flashsmith.forward(cfg, q, k, v, causal=causal)
     eager, replaying = torch.cuda.Stream(), torch.cuda.Stream()
@@ -198,7 +199,7 @@ def test_benchmark_agrees_with_events_around_the_call(cfg: ForwardKernelConfig) 
 
     def by_torch() -> float:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(1_000_000)  # so that the launch's cost on the host is not measured
+        torch.cuda._sleep(1_000_000)  # keeps the host's cost of a launch out of the time
         start.record()
         flashsmith.forward(cfg, *qkv, o)
         stop.record()
@@ -209,7 +210,7 @@ def test_benchmark_agrees_with_events_around_the_call(cfg: ForwardKernelConfig) 
         pairs = [(ours(), by_torch()) for _ in range(20)]
         measured, expected = (statistics.median(times) for times in zip(*pairs, strict=True))
         assert measured == pytest.approx(expected, rel=0.1)
-        # No GPU does a thousand TFLOP/s with mma.sync; one below 1 would not be a GPU.
+        # No GPU reaches a thousand TFLOP/s with mma.sync, and none is below 1.
         assert 1 < cfg.attn_flop(4, 16, 4096) / measured / 1e9 < 1000
 
     once_undisturbed(check)

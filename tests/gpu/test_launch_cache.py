@@ -1,4 +1,4 @@
-"""Calls that are made without Python, on the card: which memory they have, and where."""
+"""Calls that bypass Python, on a GPU: which memory they use, and on which device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def packed(seed: int, n_sequences: int = 12) -> Packed:
     """Returns rows of sequences of random lengths, their offsets and the maximum length."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 257, (n_sequences,), generator=generator)
-    lengths[0] = 256  # so that all batches are of one size class
+    lengths[0] = 256  # puts all batches into one size class
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to("cuda", torch.int32)
     rows = torch.randn(int(lengths.sum()), HEADS, D_HEAD, generator=generator)
     return rows.cuda().bfloat16(), offsets, 256
@@ -46,7 +46,7 @@ def one_by_one(given: Packed) -> torch.Tensor:
 
 
 def closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the slow way fail."""
+    """Makes a call fail when it leaves the launch cache."""
     monkeypatch.setattr(forward, "_slowly", lambda *_: pytest.fail("the call came to Python"))
     monkeypatch.setattr(decode_calls, "_launch", lambda *_: pytest.fail("the call came to Python"))
 
@@ -59,13 +59,13 @@ def test_packed_calls_of_other_lengths_keep_one_workspace(monkeypatch: pytest.Mo
     closed(monkeypatch)
     held = torch.cuda.memory_stats()["allocation.all.allocated"]
     found = [attend(each) for each in given]
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] - held == len(given)  # each o
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - held == len(given)  # one o each
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
 
 
 def test_threads_on_one_stream_have_tables_of_tiles_of_their_own() -> None:
-    """Each call launches twice, and those of two threads may take turns in between."""
+    """Each call launches twice, so that launches of two threads may alternate."""
     given = [packed(seed) for seed in range(6)]
     expected = [attend(each) for each in given]
 
@@ -77,7 +77,7 @@ def test_threads_on_one_stream_have_tables_of_tiles_of_their_own() -> None:
 
 
 def test_a_graph_has_a_table_of_tiles_of_its_own() -> None:
-    """Eager calls of the same thread and stream write theirs between two replays."""
+    """Eager calls of the same thread and stream write their table between two replays."""
     first, second = packed(0), packed(1)
     expected = attend(first), attend(second)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -101,7 +101,7 @@ def decode_on(device: str) -> torch.Tensor:
 
 
 def calls_on_both_devices(first: str, second: str) -> None:
-    """Runs in a process of its own, whose first library is that of ``first``."""
+    """Runs decode on both devices; the process loads the library of ``first`` first."""
     decode_on(first)
     for device in (second, first):
         decode_on(device)

@@ -1,4 +1,4 @@
-"""Packed queries over pages on the card: graphs with other lengths and pages, generated text."""
+"""Packed queries over pages on a GPU: graphs with other lengths and pages, generated text."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NEAR = 0.02
 
 
 class Requests:
-    """Of ``most`` queries at most each, in graphs that know no more of them."""
+    """Requests of at most ``maximum`` queries each; a graph knows that bound and no lengths."""
 
-    def __init__(self, most: int, page_size: int = 16, **semantics: Any) -> None:
+    def __init__(self, maximum: int, page_size: int = 16, **semantics: Any) -> None:
         torch.manual_seed(0)
-        self.page_size, self.pages = page_size, ROWS // page_size  # of each request
-        self.most, self.n_pages = most, 2 * BATCH * self.pages
+        self.page_size, self.pages = page_size, ROWS // page_size  # for each request
+        self.maximum, self.n_pages = maximum, 2 * BATCH * self.pages
         self.semantics = {"causal": True} | semantics
-        self.q = torch.randn(BATCH * most, HEADS, D_HEAD, device="cuda").bfloat16()
+        self.q = torch.randn(BATCH * maximum, HEADS, D_HEAD, device="cuda").bfloat16()
         self.k, self.v = (
             torch.zeros(self.n_pages, page_size, HEADS_KV, D_HEAD, device="cuda").bfloat16()
             for _ in range(2)
@@ -49,11 +49,11 @@ class Requests:
         self.in_a_row = (self.k[:0], self.v[:0])
 
     def draw(self, seed: int) -> None:
-        """Other numbers in the same tensors; NaN wherever no key is."""
+        """Draws other numbers into the same tensors, with NaN wherever there is no key."""
         torch.manual_seed(seed)
-        lengths = [torch.randint(most + 1, (BATCH,)) for most in (self.most, ROWS)]
-        for places, own in zip((self.cu_seqlens_q, self.cu_seqlens_k), lengths, strict=True):
-            places[1:] = own.cumsum(0)
+        lengths = [torch.randint(maximum + 1, (BATCH,)) for maximum in (self.maximum, ROWS)]
+        for offsets, own in zip((self.cu_seqlens_q, self.cu_seqlens_k), lengths, strict=True):
+            offsets[1:] = own.cumsum(0)
         pages = torch.randperm(self.n_pages)[: BATCH * self.pages].view(BATCH, self.pages)
         self.table.copy_(pages)
         self.in_a_row = tuple(
@@ -67,7 +67,7 @@ class Requests:
 
     def attend(self) -> torch.Tensor:
         found = flash_attn_varlen_func(
-            self.q, self.k, self.v, self.cu_seqlens_q, self.cu_seqlens_k, self.most, ROWS,
+            self.q, self.k, self.v, self.cu_seqlens_q, self.cu_seqlens_k, self.maximum, ROWS,
             block_table=self.table, **self.semantics,
         )  # fmt: skip
         assert isinstance(found, torch.Tensor)
@@ -90,11 +90,11 @@ WAYS: list[tuple[int, int, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("most", "page_size", "semantics"), WAYS, ids=str)
+@pytest.mark.parametrize(("maximum", "page_size", "semantics"), WAYS, ids=str)
 def test_a_graph_is_replayed_with_other_lengths_and_pages(
-    most: int, page_size: int, semantics: dict[str, Any]
+    maximum: int, page_size: int, semantics: dict[str, Any]
 ) -> None:
-    asked = Requests(most, page_size, **semantics)
+    asked = Requests(maximum, page_size, **semantics)
     asked.draw(0)
     asked.attend()
     graph = torch.cuda.CUDAGraph()
@@ -111,16 +111,16 @@ D_HEADS = 64, 128, 256
 
 @pytest.fixture(scope="module")
 def _built() -> None:
-    """All at once."""
+    """Builds all kernels at once."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("other GPUs copy pages")
     variants = (
-        Variant(causal=True, window=window, ragged=True, paged=paged)
+        Variant(causal=True, window=window, varlen=True, paged=paged)
         for window in (False, True)
         for paged in (False, True)
     )
     kernels = product(
-        (SM90_FORWARD.rule(Workload.square(DType.BF16, d, 4096)) for d in D_HEADS), variants
+        (SM90_FORWARD.heuristic(Workload.square(DType.BF16, d, 4096)) for d in D_HEADS), variants
     )
     load_kernels([KernelId(*each) for each in kernels], target_of(torch.device("cuda")))
 
@@ -128,12 +128,15 @@ def _built() -> None:
 @pytest.mark.usefixtures("_built")
 @pytest.mark.parametrize("seed", range(24))
 def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
-    """Of random requests, twelve times: with the same kernels but for what copies keys."""
+    """Each of twelve launches gives the bits of the same kernel on dense keys; only the code that
+    copies keys differs."""
     rng = Random(seed)
     torch.manual_seed(seed)
     d_head, page_size = rng.choice(D_HEADS), rng.choice((16, 32, 48, 64, 256))
     heads, heads_kv = rng.choice(((8, 2), (4, 4), (16, 1), (32, 8)))
-    n_q, n_k = ([rng.randint(0, most) for _ in range(rng.randint(1, 9))] for most in (700, 2000))
+    n_q, n_k = (
+        [rng.randint(0, maximum) for _ in range(rng.randint(1, 9))] for maximum in (700, 2000)
+    )
     batch = min(len(n_q), len(n_k))
     n_q, n_k = [*n_q[: batch - 1], 300], n_k[:batch]
     pages = -(-max(*n_k, 1) // page_size)
@@ -152,7 +155,7 @@ def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
     cu_q = torch.tensor([0, *n_q], device="cuda").cumsum(0).int()
     used = torch.tensor(n_k, device="cuda").int()
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max(n_q), "seqused_k": used, **semantics}
-    config = SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 4096))
+    config = SM90_FORWARD.heuristic(Workload.square(DType.BF16, d_head, 4096))
     expected = flashsmith.forward(config, q, *rows, return_lse=True, **given)
     for _ in range(12):
         found = flashsmith.forward(
@@ -165,7 +168,7 @@ def test_bits_are_those_of_keys_in_a_row(seed: int) -> None:
 def test_pages_that_are_nowhere_are_not_followed(page: int) -> None:
     asked = Requests(100)
     asked.draw(0)
-    asked.cu_seqlens_q.copy_(torch.arange(BATCH + 1) * asked.most)
+    asked.cu_seqlens_q.copy_(torch.arange(BATCH + 1) * asked.maximum)
     asked.cu_seqlens_k.copy_(torch.arange(BATCH + 1) * ROWS)
     asked.k.nan_to_num_(0.5)
     asked.v.nan_to_num_(0.5)
@@ -174,7 +177,7 @@ def test_pages_that_are_nowhere_are_not_followed(page: int) -> None:
     found = asked.attend()
     asked.table[2, 5] = gone
     asked.k[gone] = asked.v[gone] = 0
-    if torch.cuda.get_device_capability() == (9, 0):  # others copy the first or the last page
+    if torch.cuda.get_device_capability() == (9, 0):  # other GPUs copy the first or the last page
         assert torch.equal(found, asked.attend())
     assert found.isfinite().all()
 

@@ -36,7 +36,7 @@ def sanitizer() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _cached(_gpu: None) -> None:
-    """The watched process finds all kernels in one library."""
+    """Builds one library of all kernels, which the watched process finds in the cache."""
     instances = [KernelId(c, v) for c in configs() for v in VARIANTS]
     build_library(instances, target_of(torch.device("cuda")))
 

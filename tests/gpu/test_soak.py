@@ -1,4 +1,5 @@
-"""The soak on the card: every kernel of the tables, the progressions and all rules."""
+"""The soak on a GPU: every kernel of the tables and progressions, and all choices of the
+heuristics."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from flashsmith.lab.soak import RERUNS, CardLoad, Meaning, SoakCase, check, prep
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
-from support.card_soak import PARTS, assert_part_is_right, kernels_of_set
+from support.gpu_soak import PARTS, assert_part_is_right, kernels_of_set
 
 pytestmark = pytest.mark.gpu
 
-# Problems on which kernels once gave other rows in each run: one block of keys a tile, many tiles
+# Kernels once gave other rows in each run of these problems: one block of keys a tile, many tiles
 # for each thread block; batch 4, 18 heads over 3.
 ONCE_WRONG = [(500, 500, True), (2000, 64, False), (2000, 128, False), (2000, 300, True)]
 

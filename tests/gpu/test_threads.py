@@ -1,4 +1,4 @@
-"""Threads, streams and graphs at once on the card, and what is kept between calls there."""
+"""Threads, streams and graphs at once on a GPU, and the memory that is kept between calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_result_of_threads_streams_and_graphs_is_that_of_the_call_alone(
 def test_memory_that_threads_share_would_be_noticed(
     cuda: torch.device,
 ) -> None:
-    """Launches of plans with two of them take turns; else the test above could not fail."""
+    """The test shows that launches of two threads alternate, so that the test above can fail."""
     make = Maker(cuda)
     works = make.decodes_alike(3)
     with shared_by_threads():
@@ -48,7 +48,7 @@ def test_memory_that_threads_share_would_be_noticed(
 
 
 class Decoding:
-    """A call with sums and counters, and one with a function."""
+    """A call that needs partial results and counters, and a call with a function."""
 
     def __init__(self, cuda: torch.device, rows: int = 5000) -> None:
         make = Maker(cuda)
@@ -69,7 +69,7 @@ def test_the_first_call_of_a_thread_does_not_end_anothers_capture(
     asked = Decoding(cuda)
     expected = asked.plain(asked.q)
     out = torch.zeros_like(expected)
-    # More has to be set aside for graphs. The old stays alive: others may count there.
+    # Graphs need new memory. The old memory stays alive, since launches may still count there.
     monkeypatch.setattr(workspace, "_aside", {})
     graph = torch.cuda.CUDAGraph()
 
@@ -92,7 +92,7 @@ def test_the_first_call_of_a_thread_does_not_end_anothers_capture(
 def test_a_remembered_call_may_be_the_first_that_a_thread_makes(
     with_gradients: bool, cuda: torch.device
 ) -> None:
-    """Nothing has made a context current there, which the driver wants for tensor maps."""
+    """The driver needs a current context for tensor maps, and this thread has made none."""
     make = Maker(cuda)
     q, k, v = (make.normal(2, 200, 4, 128).requires_grad_(with_gradients) for _ in range(3))
     out = None if with_gradients else torch.empty_like(q)
@@ -124,7 +124,7 @@ def test_what_is_kept_is_not_of_the_memory_of_compiled_graphs(
     cuda: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which is tried out, captured and replayed before anything is kept by an eager call."""
+    """Inductor tries, captures and replays the call before an eager call keeps anything."""
     asked = Decoding(cuda)
     expected = way(asked, asked.q * 2) + 1
     monkeypatch.setattr(workspace, "_kept", workspace._Kept())
@@ -144,7 +144,8 @@ def test_what_is_kept_is_not_of_the_memory_of_compiled_graphs(
 
 
 def test_threads_that_come_and_go_leave_nothing_behind(cuda: torch.device) -> None:
-    """What they have kept is given back, and is not another's before their launches are over."""
+    """A thread's memory is released at its end, but no other thread gets it before its launches
+    end."""
     asked = Decoding(cuda)
     expected = asked.plain(asked.q)
     before = sys.getswitchinterval()

@@ -1,4 +1,4 @@
-"""The sm_90 instructions' wrappers on a GPU against plain computations."""
+"""The wrappers of sm_90 instructions on a GPU, against plain computations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("products", 368),
         ("copies", 61),
-        ("ragged", 48),
+        ("varlen", 48),
         ("sums", 8),
         ("scores", 10),
         ("bytes", 14),

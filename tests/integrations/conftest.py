@@ -1,4 +1,4 @@
-"""Attention by its reference in place of kernels, where a test is about what calls it."""
+"""The reference replaces attention kernels where a test is about their callers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from support.attention import attention_by_reference, replace_attention
 
 @pytest.fixture
 def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the integrations compute in plain torch."""
+    """Makes the integrations compute attention in plain torch."""
     replace_attention(monkeypatch, attention_by_reference)
 
 
 @pytest.fixture
 def steps_by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has models that generate compute in plain torch where they decode."""
+    """Makes the decode steps of models that generate compute in plain torch."""
     monkeypatch.setattr("flashsmith.integrations.heads.run_decode", decode_by_reference)

@@ -27,7 +27,7 @@ LENGTHS = (CU_Q, CU_K, 7, 7)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded+dropout", "causal+padded+dropout", "causal+ragged+padded+dropout",
+        "padded+dropout", "causal+padded+dropout", "causal+varlen+padded+dropout",
         "causal+window+softcap+padded+dropout", "bias+padded+dropout", "causal+padded",
     )  # fmt: skip
 
@@ -37,7 +37,8 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def with_weights(kept: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-    """softmax(q k^T) v of (batch, seq_len, heads, d), in float64, causal, with what is kept."""
+    """Returns causal softmax(q k^T) v in float64 with the kept weights; tensors are (batch,
+    seq_len, heads, d)."""
     q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     s = q @ k.mT * q.shape[-1] ** -0.5

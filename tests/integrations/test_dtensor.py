@@ -1,4 +1,4 @@
-"""DTensors: which shards are computed where they are, and that results are those of one process."""
+"""DTensors: which shards are computed in place, and that results equal those of one process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from torch.distributed.tensor.placement_types import Placement
 import flashsmith
 from support.sharded import CASES, PLACES, Outcomes, outcomes_of_two
 
-# What cannot be computed by part, of batches or of heads.
+# These cases cannot be computed by parts of the batch or of the heads, so their shards are
+# gathered.
 GATHERED = {
     ("heads that are not shared evenly", "heads"), ("packed", "batch"), ("dropout", "batch"),
     ("dropout", "heads"), ("appended to pages", "batch"),
 }  # fmt: skip
-# Rows of a cache that is written cannot be gathered.
+# The rows of a KV cache cannot be gathered if the call writes to it.
 REFUSED = {(case, "rows") for case in ("appended", "out")}
 
 
@@ -42,7 +43,7 @@ def test_two_processes_compute_what_one_does(outcomes: Outcomes, case: str, plac
     assert found == str(expected)
 
 
-# ---- meshes of more dimensions, of processes that are not there ----
+# ---- meshes of more dimensions, with fake processes ----
 
 
 @pytest.fixture
@@ -68,10 +69,10 @@ def sharded(mesh: Any, placements: Any, *shape: int) -> DTensor:
 @pytest.mark.parametrize(
     ("sizes", "heads_kv", "keeps_heads"),
     [
-        ((2, 4), 8, True),  # each rank has one
+        ((2, 4), 8, True),  # each rank has one KV head
         ((4, 2), 24, True),
         ((2, 4), 4, False),  # a fourth of q's heads, but half of k's
-        ((2, 4), 12, False),  # of 6, shared by 4 ranks: 2, 2, 2 and none
+        ((2, 4), 12, False),  # ranks get 2, 2, 2 and none of 6
         ((2, 4), 16, True),
     ],
 )
@@ -94,7 +95,7 @@ def test_batch_and_heads_together(meshes: Any) -> None:
     for placements in itertools.permutations([Shard(0), Shard(2)]):
         q, k = (sharded(mesh, placements, 4, 3, heads, 16) for heads in (8, 4))
         alone = flashsmith.attention(q, k, k, causal=True)
-        # Beside a log-sum-exp: torch remembers calls by their arguments, which must differ.
+        # The second call also returns the LSE, because torch caches calls by their arguments.
         o, lse = flashsmith.attention(q, k, k, causal=True, return_lse=True)
         assert alone.placements == o.placements == tuple(placements)
         assert lse.placements == tuple(Shard(min(p.dim, 1)) for p in placements)
@@ -102,7 +103,7 @@ def test_batch_and_heads_together(meshes: Any) -> None:
 
 
 def test_a_compiled_graph(meshes: Any) -> None:
-    """Torch learns how the operator is sharded while the graph is traced, at the latest."""
+    """Torch learns how the operator is sharded while it traces the graph, at the latest."""
     attend = torch.compile(flashsmith.attention, fullgraph=True, backend="aot_eager")
     q = sharded(meshes(8), [Shard(2)], 2, 3, 8, 16).requires_grad_()
     o = attend(q, q, q, causal=True)

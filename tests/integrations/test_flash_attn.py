@@ -1,4 +1,4 @@
-"""FlashAttention's functions: their signatures, layouts and results, by plain torch's attention."""
+"""FlashAttention's functions: signatures, layouts and results, with attention in plain torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures_are_those_of_flash_attention(name: str) -> None:
-    """Of arguments that may be given by position; flashsmith's own are for keywords alone."""
+    """Only arguments that may be positional must agree; flashsmith's own are keyword-only."""
     parameters = inspect.signature(getattr(flash_attn_interface, name)).parameters.values()
     by_position = [p.replace(annotation=p.empty) for p in parameters if p.kind != p.KEYWORD_ONLY]
     assert ", ".join(map(str, by_position)) == SIGNATURES[name]
@@ -125,7 +125,7 @@ def test_packed_sequences(semantics: dict[str, Any]) -> None:
     ids=["more keys", "more queries"],
 )
 def test_causal_attention_is_that_of_the_examples(lengths: tuple[int, int], seen: str) -> None:
-    """Of FlashAttention's description: v tells keys apart, by powers of 2."""
+    """The examples are in FlashAttention's documentation; powers of 2 in v tell the keys apart."""
     n_q, n_k = lengths
     q = torch.zeros(1, n_q, 1, 8).half()
     v = (2.0 ** torch.arange(n_k)).half().view(1, n_k, 1, 1).expand(1, n_k, 1, 8).contiguous()
@@ -137,7 +137,7 @@ def test_causal_attention_is_that_of_the_examples(lengths: tuple[int, int], seen
 
 @pytest.mark.parametrize("d_head", [20, 59, 111])
 def test_heads_of_any_size_are_taken(d_head: int) -> None:
-    """The scale is of the size that came, not of that which the kernel sees."""
+    """The scale depends on the caller's d_head, not on the padded one that the kernel sees."""
     q, k, v = (random(1, 5, 2, d_head) for _ in range(3))
     expected, lse = reference_varlen(q, k, v)
     out, found = flash.flash_attn_func(q, k, v, return_lse=True)
@@ -174,7 +174,7 @@ def test_out_is_written_and_returned() -> None:
 
 
 def test_lengths_may_be_in_tensors() -> None:
-    """transformers passes them so."""
+    """transformers passes lengths as tensors."""
     q, kv = random(10, 4, 16), random(12, 2, 2, 16)
     numbers = flash.flash_attn_varlen_kvpacked_func(q, kv, CU_Q, CU_K, 7, 5)
     tensors = flash.flash_attn_varlen_kvpacked_func(
@@ -184,7 +184,7 @@ def test_lengths_may_be_in_tensors() -> None:
 
 
 def test_a_window_may_be_a_tensor() -> None:
-    """FlashAttention's own tests pass it so."""
+    """A window may be a tensor because FlashAttention's own tests pass one."""
     q = random(2, 9, 4, 16)
     sides = flash.flash_attn_func(q, q, q, window_size=(2, 1))
     tensor = flash.flash_attn_func(q, q, q, window_size=torch.tensor([2, 1]))

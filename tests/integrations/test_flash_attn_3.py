@@ -1,4 +1,4 @@
-"""FlashAttention-3's functions: their signatures, and results that are FlashAttention-2's."""
+"""FlashAttention-3's functions: their signatures, and results equal to FlashAttention-2's."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_it_computes_what_flash_attention_2_does() -> None:
 @pytest.mark.usefixtures("by_reference")
 def test_packed_sequences_may_use_fewer_rows() -> None:
     q, k, v = rows(14, 4, 64), rows(30, 2, 64), rows(30, 2, 64)
-    places_q, places_k = (torch.tensor(places).int() for places in ([0, 5, 14], [0, 11, 30]))
-    arguments: Any = (q, k, v, places_q, places_k, 9, 19)
+    offsets_q, offsets_k = (torch.tensor(offsets).int() for offsets in ([0, 5, 14], [0, 11, 30]))
+    arguments: Any = (q, k, v, offsets_q, offsets_k, 9, 19)
     out, lse = fa3.flash_attn_varlen_func(*arguments, **OPTIONS, return_attn_probs=True)
     expected = fa2.flash_attn_varlen_func(*arguments, **OPTIONS, return_attn_probs=True)
     assert torch.equal(out, expected[0]) and torch.equal(lse, expected[1])
@@ -82,7 +82,7 @@ def test_new_keys_enter_the_pages_of_a_cache() -> None:
 
 
 def strided(t: torch.Tensor) -> torch.Tensor:
-    """``t`` with a gap after each element, as a column of a matrix has."""
+    """Returns ``t`` with a gap after each element, like a column of a matrix."""
     return torch.stack((t, t), -1)[..., 0]
 
 
@@ -96,11 +96,11 @@ def test_numbers_of_sequences_have_any_strides() -> None:
 
 @pytest.mark.usefixtures("by_reference")
 def test_lengths_of_packed_sequences_have_any_strides() -> None:
-    q, places = rows(14, 4, 64), torch.tensor([0, 5, 14]).int()
+    q, offsets = rows(14, 4, 64), torch.tensor([0, 5, 14]).int()
     used = torch.tensor([3, 9]).int()
-    expected = fa3.flash_attn_varlen_func(q, q, q, places, places, 9, 9, seqused_k=used)
+    expected = fa3.flash_attn_varlen_func(q, q, q, offsets, offsets, 9, 9, seqused_k=used)
     found = fa3.flash_attn_varlen_func(
-        q, q, q, strided(places), strided(places), 9, 9, seqused_k=strided(used)
+        q, q, q, strided(offsets), strided(offsets), 9, 9, seqused_k=strided(used)
     )
     assert torch.equal(found, expected)
 

@@ -1,4 +1,4 @@
-"""Each argument of FlashAttention's functions changes what it should, and only that."""
+"""Each argument of FlashAttention's functions has its effect, and no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOPES = torch.tensor([0.5, 1.0, 0.1, 2.0])
 CU_Q = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 CU_K = torch.tensor([0, 5, 9, 12], dtype=torch.int32)
 SEQUSED = torch.tensor([2, 4, 1], dtype=torch.int32)
-# A value that is no default, and what ``reference_varlen`` calls it.
+# The name -> a value that is no default, and the argument of ``reference_varlen`` for it.
 CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "softmax_scale": (0.2, {"softmax_scale": 0.2}),
     "causal": (True, {"causal": True}),
@@ -28,10 +28,10 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "alibi_slopes": (SLOPES, {"alibi_slopes": SLOPES}),
     "seqused_k": (SEQUSED, {"seqused_k": SEQUSED}),
 }
-# Tested on their own: dropout in test_dropout.py, pages in test_pages.py.
+# Other files test these: dropout test_dropout.py, pages test_pages.py.
 ELSEWHERE = {"dropout_p", "block_table"}
-WITHOUT_EFFECT = {"deterministic": True, "zero_tensors": True, "num_splits": 1}  # on results
-GIVES_MORE = {"return_attn_probs": 3, "return_softmax": 4}  # how many are returned
+WITHOUT_EFFECT = {"deterministic": True, "zero_tensors": True, "num_splits": 1}  # on the results
+GIVES_MORE = {"return_attn_probs": 3, "return_softmax": 4}  # the number of results
 REFUSED = {"leftpad_k": (CU_K, NotImplementedError)}
 NEUTRAL: dict[str, Any] = {
     "dropout_p": 0.0, "softmax_scale": None, "causal": False, "window_size_left": -1,
@@ -124,7 +124,8 @@ OF_BACKWARD = [each for each in CHANGES if each not in ("window_size", "seqused_
 @pytest.mark.parametrize("argument", OF_BACKWARD)
 @pytest.mark.parametrize("name", BACKWARDS)
 def test_of_a_backward(name: str, argument: str) -> None:
-    """Gradients are those of plain torch with the same change, and not without it."""
+    """Each gradient agrees with plain torch with the same change, and differs from that without
+    it."""
     given, qkv, lengths = tensors_of(name)
     value, meaning = CHANGES[argument]
     leaves = [t.double().requires_grad_() for t in qkv]
@@ -149,7 +150,7 @@ def test_of_a_backward(name: str, argument: str) -> None:
 
 
 def turned(t: torch.Tensor, cos: Any, sin: Any, at: torch.Tensor, interleaved: bool) -> Any:
-    """Returns rows (n, heads, d) of t, by the angles of the places ``at``."""
+    """Returns rows (n, heads, d) of t, rotated by the angles of the positions ``at``."""
     n = 2 * cos.shape[1]
     c, s = cos.double()[at][:, None], sin.double()[at][:, None]
     pairs = (
@@ -162,7 +163,7 @@ def turned(t: torch.Tensor, cos: Any, sin: Any, at: torch.Tensor, interleaved: b
 
 
 def plain_cache(q: Any, k_cache: Any, v_cache: Any, given: dict[str, Any]) -> Any:
-    """out, the log-sum-exp, and each sequence's keys and values, one sequence after the other."""
+    """Returns out, LSE, and the keys and values of all sequences, in order."""
     results = []
     keywords = {
         name: given[name]
@@ -205,7 +206,8 @@ def plain_cache(q: Any, k_cache: Any, v_cache: Any, given: dict[str, Any]) -> An
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_calls_over_a_cache(seed: int) -> None:
-    """Of all arguments, some at a time; and what is written to the cache."""
+    """Each call draws some of all arguments, and the test also checks what is written to the
+    cache."""
     torch.manual_seed(seed)
     random_ = python_random.Random(seed)
     maybe, draw = (lambda: random_.random() < 0.5), random_.choice

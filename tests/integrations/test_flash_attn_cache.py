@@ -1,4 +1,5 @@
-"""``flash_attn_with_kvcache`` is FlashAttention's: arguments, results, what it writes."""
+"""``flash_attn_with_kvcache`` agrees with FlashAttention's: arguments, results, writes to the
+cache."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import torch
 
 from flashsmith.flash_attn import flash_attn_with_kvcache
 from flashsmith.reference import Semantics
-from support.decoding import RULES, assert_near_truth, in_pages, requests
+from support.decoding import HEURISTICS, assert_near_truth, in_pages, requests
 
-CFG = RULES[0]
+CFG = HEURISTICS[0]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,8 @@ def test_results_are_those_of_the_reference(given: dict[str, Any]) -> None:
 
 
 def test_new_keys_are_appended_step_by_step() -> None:
-    """As a model generates: three steps, in pages, with queries whose rows have gaps."""
+    """A model that generates makes such calls: three steps over pages, with gaps between rows of
+    q."""
     asked = requests(CFG, (20, 9), n_q=1)
     placed = in_pages(asked, 8)
     assert placed.block_table is not None
@@ -67,7 +69,8 @@ def test_all_rows_are_keys_without_lengths() -> None:
 
 @pytest.mark.parametrize("d_head", [59, 40])
 def test_heads_of_any_size_are_read_and_appended(d_head: int) -> None:
-    """As those padded with zeros; the window's sides are in a tensor, as FlashAttention takes."""
+    """The result is that of heads padded with zeros; the window is a tensor, as FlashAttention
+    allows."""
     asked = requests(CFG, (20, 9))
     k, v = asked.k.nan_to_num(), asked.v.nan_to_num()
     for t in (asked.q, k, v):

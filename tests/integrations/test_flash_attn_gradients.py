@@ -1,4 +1,4 @@
-"""Gradients of FlashAttention's functions on emulated kernels, and of those below them."""
+"""Gradients of FlashAttention's functions, high-level and low-level, on emulated kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKED = {"cu_seqlens_q": CU_Q, "cu_seqlens_k": CU_K}
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded", "ragged+padded", "causal+padded", "causal+ragged+padded", "causal+sinks+padded"
+        "padded", "varlen+padded", "causal+padded", "causal+varlen+padded", "causal+sinks+padded"
     )
 
 
@@ -35,7 +35,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **semantics: Any) -> Any:
-    """Attention in plain torch, which computes in the dtype of q."""
+    """Computes attention in plain torch, in the dtype of q."""
     return reference_varlen(q, k, v, compute=q.dtype, **semantics)[0]
 
 
@@ -45,7 +45,7 @@ def semantics(request: pytest.FixtureRequest) -> Any:
 
 
 def test_dense_functions(semantics: dict[str, Any]) -> None:
-    """A packed tensor has one gradient, of its own shape."""
+    """The gradient of a packed tensor has the packed shape."""
     q, k, v = random(2, 70, 4, 16), random(2, 75, 2, 16), random(2, 75, 2, 16)
     assert_gradients(
         lambda *t: flash.flash_attn_func(*t, **semantics),
@@ -86,7 +86,7 @@ def test_functions_of_packed_sequences(semantics: dict[str, Any]) -> None:
 
 
 def test_heads_of_any_size_and_the_log_sum_exp() -> None:
-    """The scale is of the size that came; what is added to rows has no gradient."""
+    """The scale depends on the caller's d_head, and the padding of rows has no gradient."""
     q, k, v = random(1, 9, 2, 20), random(1, 11, 2, 20), random(1, 11, 2, 20)
 
     def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -119,7 +119,7 @@ def test_tensors_with_gaps_between_elements() -> None:
 
 
 def test_gradients_that_have_strides_of_their_own() -> None:
-    """Those of sums are one element, seen everywhere."""
+    """The gradient of a sum is one element, expanded."""
     tensors = [random(1, 9, 2, 16) for _ in range(3)]
     ones = torch.ones(1, 9, 2, 16).half(), torch.ones(1, 2, 9)
 
@@ -168,7 +168,7 @@ def test_a_compiled_graph() -> None:
             assert torch.equal(found, own)
 
 
-# ---- the functions below ----
+# ---- the low-level functions ----
 
 
 def low_level(
@@ -181,7 +181,7 @@ def low_level(
     *,
     causal: bool = False,
 ) -> list[torch.Tensor]:
-    """softmax_d, dq, dk and dv, which were NaN, of ``_flash_attn_backward``."""
+    """Returns softmax_d, dq, dk and dv of ``_flash_attn_backward``, which writes over NaN."""
     into = [torch.full_like(t, torch.nan) for t in (q, k, v)]
     softmax_d = flash_attn_interface._flash_attn_backward(
         do, q, k, v, out, lse, *into, 0.0, None, causal, -1, -1, 0.0, None, False
@@ -190,7 +190,7 @@ def low_level(
 
 
 def test_gradients_are_written_where_the_caller_says() -> None:
-    """Into parts of one tensor, and those that are None nowhere."""
+    """The gradients may be parts of one tensor; a gradient that is None is not written."""
     q, k, v, do = (random(2, 9, 2, 16) for _ in range(4))
     expected = gradients_of(lambda *t: flash.flash_attn_func(*t, causal=True), (q, k, v), [do])
     out, lse = flash.flash_attn_func(q, k, v, causal=True, return_lse=True)
@@ -234,7 +234,7 @@ def test_all_that_the_functions_below_are_told_is_passed_on(
 
 
 def test_parts_of_the_keys_add_up() -> None:
-    """As in a ring: each with the result and the log-sum-exp of all."""
+    """Ring attention works so: each part of the keys gets the output and LSE of all keys."""
     q, k, v, do = (
         random(1, 9, 2, 16),
         random(1, 14, 2, 16),
@@ -252,7 +252,7 @@ def test_parts_of_the_keys_add_up() -> None:
 
 @pytest.mark.parametrize("zero_tensors", [False, True])
 def test_rows_that_no_sequence_has_stay_unless_they_are_to_be_zero(zero_tensors: bool) -> None:
-    """Their values do not matter, and their gradients are 7 before the call."""
+    """These rows are NaN, and their gradients are 7 before the call."""
     q, k, v, do = random(12, 4, 16), random(18, 2, 16), random(18, 2, 16), random(12, 4, 16)
     for t, used in ((q, 10), (k, 16), (v, 16), (do, 10)):
         t[used:] = torch.nan

@@ -1,4 +1,4 @@
-"""Rows of packed tensors that no sequence has, in FlashAttention's low-level functions."""
+"""Rows of packed tensors outside all sequences, in FlashAttention's low-level functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from flashsmith.flash_attn import calls, flash_attn_interface
 from support.attention import attention_by_reference, keywords_of, replace_attention
 
-CU = torch.tensor([2, 5, 5, 9], dtype=torch.int32)  # of 12 rows
+CU = torch.tensor([2, 5, 5, 9], dtype=torch.int32)  # offsets into 12 rows
 OF_NONE = torch.tensor([True] * 2 + [False] * 7 + [True] * 3)
 
 
@@ -20,7 +20,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def poisoned(*tensors: torch.Tensor, return_lse: bool = False, **keywords: Any) -> Any:
-    """Attention that leaves NaN in rows of no sequence, as memory that nobody wrote may."""
+    """Computes attention, and leaves NaN in rows outside all sequences, as new memory may."""
     out, lse = attention_by_reference(*tensors, return_lse=True, **keywords)
     out, lse = out.clone(), lse.clone()
     out[OF_NONE], lse[:, OF_NONE] = math.nan, math.nan

@@ -1,4 +1,4 @@
-"""torch's flex_attention by flashsmith: the layout, and what is passed on."""
+"""torch's flex_attention by flashsmith: its layout, and the arguments that it passes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from flashsmith.reference import reference_varlen
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What kernels were given, beside tensors; the result is the reference's."""
+    """Returns the list of the kernels' arguments other than tensors; the reference computes the
+    result."""
     found = []
 
     def attention(q: Any, k: Any, v: Any, *, return_lse: bool, **keywords: Any) -> Any:

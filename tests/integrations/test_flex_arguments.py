@@ -1,5 +1,5 @@
-"""flex_attention beside torch's, on emulated kernels: random calls, with gradients by plain torch,
-as torch computes none on a CPU."""
+"""flex_attention beside torch's, on emulated kernels: random calls. Plain torch computes the
+expected gradients, because flex_attention has none on a CPU."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flashsmith.integrations.flex import flex_attention
 from support.layouts import LAYOUTS
 from support.trained import build_for_training
 
-BATCH, HEADS, MOST = 2, 4, 80  # of rows
-SLOPES, TABLE = torch.rand(HEADS), torch.randn(2 * MOST)
-DOCUMENTS = torch.randint(3, (BATCH, MOST), dtype=torch.int32).sort().values
-NUMBERS = torch.randn(BATCH, HEADS, MOST, MOST).half()
-SHOWN = torch.rand(BATCH, HEADS, MOST) < 0.6  # queries that see anything
+BATCH, HEADS, MAX = 2, 4, 80  # the maximum number of rows
+SLOPES, TABLE = torch.rand(HEADS), torch.randn(2 * MAX)
+DOCUMENTS = torch.randint(3, (BATCH, MAX), dtype=torch.int32).sort().values
+NUMBERS = torch.randn(BATCH, HEADS, MAX, MAX).half()
+SHOWN = torch.rand(BATCH, HEADS, MAX) < 0.6  # queries that see any key
 
 
 class Functions(NamedTuple):
-    """What is drawn together, so that few kernels serve many calls."""
+    """Functions that are drawn together, so that few kernels serve many calls."""
 
     score_mod: Callable[..., Any] | None = None
     mask_mod: Callable[..., Any] | None = None
-    of_batch: int | None = None  # of the block mask
+    of_batch: int | None = None  # batch size of the block mask
     of_heads: int | None = None
     block_size: int | tuple[int, int] = 128
 
@@ -43,7 +43,7 @@ FUNCTIONS = {
         None, HEADS, (16, 32),
     ),
     "documents of a batch": Functions(
-        lambda s, b, h, i, j: s + TABLE[i - j + MOST],
+        lambda s, b, h, i, j: s + TABLE[i - j + MAX],
         lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j],
         BATCH, None, 128,
     ),
@@ -64,7 +64,7 @@ def _built() -> None:
 
 
 def plain(q: Any, k: Any, v: Any, scale: float | None, functions: Functions) -> Any:
-    """In float64, with the functions of all scores at once."""
+    """Computes in float64, with the functions applied to all scores at once."""
     groups = q.shape[1] // k.shape[1]
     k, v = (
         t.double().expand(q.shape[0], *t.shape[1:]).repeat_interleave(groups, 1) for t in (k, v)
@@ -121,7 +121,7 @@ def test_random_calls(monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> 
     expected = torch.autograd.grad([right, right_lse], leaves, [do.double(), dlse.double()])
     for own, wide in zip(found, expected, strict=True):
         assert_near(own, wide, 1e-2)
-    # torch's own, of which the plain one above is a copy.
+    # The plain function above is compared with torch's own here.
     monkeypatch.setattr(module_of_torch, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     theirs, of_theirs = module_of_torch.flex_attention(
         *(t.detach().double() for t in leaves), **keywords, return_aux=AuxRequest(lse=True)
@@ -143,7 +143,7 @@ def test_autocast_casts_as_torch_does() -> None:
 
 
 def test_keys_of_one_batch_are_shared_under_a_mask_alone() -> None:
-    """As torch has it."""
+    """torch refuses the call as well."""
     q, k = torch.randn(2, 2, 5, 16).half(), torch.randn(1, 2, 9, 16).half()
     with pytest.raises(ValueError, match=r"k has shape \(1, 9, 2, 16\), but q has \(2, 5, 2, 16\)"):
         flex_attention(q, k, k)

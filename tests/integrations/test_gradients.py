@@ -27,7 +27,7 @@ CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     build_for_training(
-        "padded", "ragged+padded", "causal+padded", "causal+ragged+padded", "bias+padded",
+        "padded", "varlen+padded", "causal+padded", "causal+varlen+padded", "bias+padded",
         "causal+window+sinks+padded", "causal+sinks+padded",
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ def random(*shape: int) -> torch.Tensor:
     return torch.randn(shape).half()
 
 
-# ---- functions of torch ----
+# ---- functions of flashsmith for torch ----
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool"])
@@ -44,7 +44,7 @@ def test_scaled_dot_product_attention(mask: str) -> None:
     q, k, v = random(2, 4, 7, 24), random(2, 2, 9, 24), random(2, 2, 9, 16)
     attn_mask = torch.rand(2, 1, 7, 9) < 0.5 if mask == "bool" else None
     if attn_mask is not None:
-        attn_mask[..., 0] = True  # of torch's own a row of nothing is NaN
+        attn_mask[..., 0] = True  # torch itself returns NaN for a row that sees no key
     keywords = {"is_causal": mask == "causal", "enable_gqa": True}
     assert_gradients(
         lambda *t: flashsmith.scaled_dot_product_attention(*t, attn_mask, **keywords),
@@ -65,8 +65,8 @@ def test_a_mask_of_numbers_has_a_gradient_of_its_own_shape(shape: tuple[int, ...
 
 
 def test_flex_attention() -> None:
-    """With a block mask of torch's and a function that is not linear in the score; torch has no
-    gradients of its own on the CPU."""
+    """The call has a block mask of torch's and a score_mod that is not linear; torch computes no
+    gradients of it on a CPU."""
     documents = torch.tensor([0, 0, 1, 1, 1, 2, 2], dtype=torch.int32)
 
     def same_document(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -113,7 +113,7 @@ def test_torch_s_operator(overridden: None, is_causal: bool, seq_len_k: int) -> 
 
 
 def test_gradients_of_torch_s_operator_lie_in_memory_as_its_tensors_do(overridden: None) -> None:
-    """A compiled graph takes that for granted, and has the same gradients."""
+    """A compiled graph relies on these strides, and gives the same gradients."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
@@ -128,7 +128,7 @@ def test_gradients_of_torch_s_operator_lie_in_memory_as_its_tensors_do(overridde
 
 
 def test_varlen_attn_of_torch(overridden: None) -> None:
-    """Rows that no sequence has get 0."""
+    """The gradient of a row outside all sequences is 0."""
     q, k, v = random(12, 4, 16), random(12, 2, 16), random(12, 2, 16)
     for window_size in ((-1, -1), (-1, 0)):
         semantics = {"cu_seqlens_q": CU, "cu_seqlens_k": CU, "window_size": window_size}
@@ -147,7 +147,7 @@ def test_varlen_attn_of_torch(overridden: None) -> None:
 
 @contextmanager
 def memory_of_nan() -> Iterator[None]:
-    """New tensors hold NaN."""
+    """Fills new tensors with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -171,7 +171,7 @@ def test_windows_and_the_scale_reach_the_gradients_of_torch_s_flash_operator(
 def test_writing_into_a_tensor_is_no_obstacle_to_tensors_that_require_a_gradient(
     overridden: None,
 ) -> None:
-    """torch itself has no gradient of that operator, and says so when it is asked."""
+    """torch has no gradient of this operator, and raises an error when one is requested."""
     q, into = random(1, 9, 2, 16).requires_grad_(), torch.zeros(1, 9, 2, 16).half()
     arguments = (None, None, 9, 9, 0.0, False, False)
     ATEN._flash_attention_forward_no_dropout_inplace(into, q, q, q, *arguments)
@@ -186,7 +186,7 @@ def test_writing_into_a_tensor_is_no_obstacle_to_tensors_that_require_a_gradient
     [("bert", "left"), ("llama", "right"), ("llama", "no padding"), ("gpt_oss", "no padding")],
 )
 def test_models_of_transformers_train(model: str, padding: str) -> None:
-    """Sinks are parameters, too."""
+    """The sinks get gradients too, since they are parameters."""
     integration = pytest.importorskip("flashsmith.integrations.transformers")
     mask = PADDING[padding]
     assert_gradients_as_eager(
@@ -196,7 +196,7 @@ def test_models_of_transformers_train(model: str, padding: str) -> None:
 
 @pytest.mark.parametrize("way", ["compiled", "checkpointed"])
 def test_a_model_has_the_same_gradients_each_way_that_it_can_be_trained(way: str) -> None:
-    """As one graph, and computing again what was not kept."""
+    """The model is compiled into one graph, or computes again what it did not keep."""
     integration = pytest.importorskip("flashsmith.integrations.transformers")
     model = tiny_model("llama").half().train()
     model.set_attn_implementation(integration.register())
@@ -215,7 +215,7 @@ def test_a_model_has_the_same_gradients_each_way_that_it_can_be_trained(way: str
     else:
         model.gradient_checkpointing_enable()
     for found, own in zip(gradients(trained), expected, strict=True):
-        if way == "compiled":  # with a bias for a mask, whose kernel rounds otherwise
+        if way == "compiled":  # compiled, a bias replaces the mask and rounds differently
             torch.testing.assert_close(found, own, rtol=2e-2, atol=2e-2 * own.abs().max().item())
         else:
             assert torch.equal(found, own)

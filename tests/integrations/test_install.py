@@ -1,4 +1,4 @@
-"""Programs that import flash_attn, unchanged: in processes of their own."""
+"""Programs that import flash_attn run unchanged, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_without_a_program_it_says_so(arguments: tuple[str, ...], words: str) ->
 
 
 def test_transformers_takes_it_for_flash_attention_2() -> None:
-    """On a machine with CUDA; its models then compute with it."""
+    """transformers believes that CUDA is there, and its models then compute with flashsmith."""
     pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
     program = (
         "import torch\n"

@@ -1,4 +1,4 @@
-"""The functions of other libraries on emulated kernels: few cases of each, whatever they share."""
+"""Functions of other libraries on emulated kernels, with a few cases each."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from flashsmith.selection.select import select_config
 from support.models import IDS, PADDING, assert_as_eager, tiny_model
 
 CU = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
-# What the calls below mean, most of them of rows that are shorter than the kernel's.
+# The calls below need these variants; most have rows shorter than the kernel's d_head.
 VARIANTS = (
-    "causal", "alibi", "sinks", "causal+ragged", "ragged", "alibi+ragged", "sinks+ragged",
+    "causal", "alibi", "sinks", "causal+varlen", "varlen", "alibi+varlen", "sinks+varlen",
     "padded", "causal+padded", "bias+padded", "causal+bias+padded", "causal+window+padded",
-    "causal+window+sinks+padded", "ragged+padded", "causal+ragged+padded",
-    "causal+sinks+ragged+padded", "causal+window+sinks+ragged+padded",
+    "causal+window+sinks+padded", "varlen+padded", "causal+varlen+padded",
+    "causal+sinks+varlen+padded", "causal+window+sinks+varlen+padded",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """All at once, with one list of kernels and one link."""
+    """Builds all kernels at once, with one list of kernels and one link."""
     config = select_config(random(1, 9, 2, 64))
     kernels = [KernelId(config, Variant.from_name(name)) for name in VARIANTS]
     load_kernels(kernels, Target.emulator())
@@ -68,7 +68,7 @@ def test_flash_attention_of_any_head_dense_and_packed(semantics: dict[str, Any])
 
 
 def test_packed_tensors_of_flash_attention_are_not_copied() -> None:
-    """Their strides are taken as they are."""
+    """The strides of the packed tensor are passed to the kernel."""
     qkv = random(2, 9, 3, 4, 64)
     expected, _ = reference_varlen(*qkv.unbind(2), causal=True)
     assert_equal(flash.flash_attn_qkvpacked_func(qkv, causal=True), expected)
@@ -121,7 +121,7 @@ def test_torch_s_operator_writes_where_query_lies() -> None:
 
 
 def test_flex_attention_with_torch_s_block_mask() -> None:
-    """A document mask and a table of relative positions: the caller's functions and tensors."""
+    """The caller's functions and tensors are a document mask and a table of relative positions."""
     documents = torch.tensor([0, 0, 1, 1, 1, 2, 2], dtype=torch.int32)
     table = torch.randn(13)
 
@@ -214,7 +214,7 @@ def test_models_of_transformers(model: str, padding: str) -> None:
 
 
 def test_wide_heads_of_transformers_are_refused() -> None:
-    """As the full layers of Gemma 4 have them."""
+    """The full-attention layers of Gemma 4 have such heads."""
     integration = pytest.importorskip("flashsmith.integrations.transformers")
     wide = torch.zeros(1, 2, 3, 512, dtype=torch.float16)
     with pytest.raises(ValueError, match="q has d_head 512; supported are multiples of 8 up to"):

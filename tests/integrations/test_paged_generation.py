@@ -1,5 +1,5 @@
-"""transformers' continuous batching over its paged cache, with flashsmith for flash_attn: the
-example, in processes of their own."""
+"""transformers' continuous batching over its paged cache, with flashsmith in place of flash_attn:
+the example runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers
 
 EXAMPLE = ROOT / "examples" / "paged_generation.py"
 SMALL = (
-    "--device=cpu", "--dtype=float16", "--steps=20", "--requests=3", "--most-new=12",
+    "--device=cpu", "--dtype=float16", "--steps=20", "--requests=3", "--max-new=12",
     "--d-model=64", "--layers=2", "--page-size=8",
 )  # fmt: skip
-# Counts calls, and calls {name} otherwise than it was asked for.
+# The program counts calls, and changes the calls of {name}.
 PROGRAM = """
 import collections, runpy, sys
 import flashsmith.flash_attn as flash
@@ -46,7 +46,7 @@ finally:
 
 
 def run(*arguments: str, name: str = "", change: str = "pass") -> tuple[int, str]:
-    """The exit status of the example, and what it prints."""
+    """Returns the exit status of the example, and its output."""
     program = PROGRAM.format(name=name, change=change, arguments=[str(EXAMPLE), *arguments])
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -58,8 +58,8 @@ def run(*arguments: str, name: str = "", change: str = "pass") -> tuple[int, str
 
 
 def test_tokens_are_those_of_eager_attention_in_float32() -> None:
-    """Each is the first choice after those before it, so that the texts are the same. No two
-    choices of these are closer than FP16 tells apart."""
+    """Each token is the first choice after the tokens before it, so that the texts are the same.
+    FP16 is precise enough to tell all these choices apart."""
     status, printed = run(*SMALL, "--seed=1")
     assert status == 0, printed
     found = re.search(r"(\d+) texts, (\d+) tokens\n", printed)

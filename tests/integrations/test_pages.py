@@ -45,7 +45,7 @@ def test_results_are_those_of_the_reference(
 
 @EITHER_WAY
 def test_the_size_and_order_of_pages_change_no_bit(n_q: tuple[int, ...]) -> None:
-    """Of one way: pages that the forward reads where they lie, and pages that are copied."""
+    """All page sizes of a group are read in place by the forward, or all are copied."""
     ways = [(16, 48, 256), (1, 5, 24)] if n_q == MANY else [(1, 7, 64)]
     for page_sizes in ways:
         found = []
@@ -59,14 +59,14 @@ def test_the_size_and_order_of_pages_change_no_bit(n_q: tuple[int, ...]) -> None
 
 
 def test_a_prompt_in_chunks_is_as_one_prefill() -> None:
-    """Each chunk sees the keys of those before it; the last is for ``decode``."""
+    """Each chunk sees the keys of the chunks before it; the last chunk is for ``decode``."""
     n = 70
     whole = paged((n,), (n,), page_size=8)
     found = []
     for begin, end in ((0, 33), (33, 66), (66, n)):
         known = torch.tensor([0, end], dtype=torch.int32)
-        places = torch.tensor([0, end - begin], dtype=torch.int32)
-        chunk = replace(whole, q=whole.q[begin:end], cu_seqlens_q=places, cu_seqlens_k=known)
+        offsets = torch.tensor([0, end - begin], dtype=torch.int32)
+        chunk = replace(whole, q=whole.q[begin:end], cu_seqlens_q=offsets, cu_seqlens_k=known)
         found.append(chunk.attend(causal=True, lengths=(end - begin, end)))
     o, lse = torch.cat([o for o, _ in found]), torch.cat([lse for _, lse in found], 1)
     whole.assert_right(o, lse, causal=True)
@@ -118,7 +118,7 @@ def test_pages_are_copied_for_configurations_that_do_not_read_them(
     made: list[Any] = []
     monkeypatch.setattr(KVCache, "gathered", recording(KVCache.gathered, made))
     given = paged(MANY)
-    config = family.rule(Workload.square(DType.BF16, D_HEAD, 128))
+    config = family.heuristic(Workload.square(DType.BF16, D_HEAD, 128))
     given.assert_right(*given.attend(causal=True, config=config), causal=True)
     assert len(made) == copies
 
@@ -170,12 +170,12 @@ def test_no_requests_have_no_result(n: int) -> None:
     assert replace(given, q=q).attend(lengths=(n, 70))[0].shape == q.shape
 
 
-# ---- the device's numbers ----
+# ---- numbers on the device ----
 
 
 @pytest.mark.parametrize("page", [-1, WILD, 1 << 30])
 def test_a_page_that_is_nowhere_is_not_followed(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody looks, as on a GPU: others are not touched by it."""
+    """The wild page affects no other request, though no check finds it, as on a GPU."""
     given = paged(MANY)
     expected, _ = given.attend()
     given.k[0], given.v[0], given.k[-1], given.v[-1] = (given.k[given.table[0, 0]] * 0,) * 4
@@ -189,7 +189,7 @@ def test_a_page_that_is_nowhere_is_not_followed(page: int, monkeypatch: pytest.M
 
 @EITHER_WAY
 def test_compiled_graphs_wait_for_no_numbers(n_q: tuple[int, ...]) -> None:
-    """They have none of the device's while they are made; pages are copied in them."""
+    """A graph is traced without the device's numbers, so that it copies pages."""
     given = paged(n_q)
     attend = torch.compile(
         lambda *arguments: flash_attn_varlen_func(

@@ -1,4 +1,4 @@
-"""What packed queries over pages refuse, and in which words."""
+"""The calls with packed queries over pages that are refused, and the messages."""
 
 from __future__ import annotations
 
@@ -58,10 +58,12 @@ def test_a_sequence_longer_than_the_longest_is_refused() -> None:
 
 
 @pytest.mark.parametrize("side", ["q", "k"])
-@pytest.mark.parametrize("most", [-1, 2.0])
-def test_longest_lengths_that_are_none_are_refused(side: str, most: float) -> None:
-    lengths = (most, 70) if side == "q" else (4, most)
-    with pytest.raises(ValueError, match=f"max_seqlen_{side} is {most}; expected an int from 0 on"):
+@pytest.mark.parametrize("maximum", [-1, 2.0])
+def test_longest_lengths_that_are_none_are_refused(side: str, maximum: float) -> None:
+    lengths = (maximum, 70) if side == "q" else (4, maximum)
+    with pytest.raises(
+        ValueError, match=f"max_seqlen_{side} is {maximum}; expected an int from 0 on"
+    ):
         paged(FEW).attend(lengths=lengths)
 
 

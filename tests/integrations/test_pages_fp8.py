@@ -1,4 +1,4 @@
-"""Packed queries over pages whose keys and values have 8 bits: read by decode, or copied."""
+"""Packed queries over FP8 pages, which split-KV kernels read, or which are copied to 16 bits."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.fp8_caches import FP8, quantised, spread
 from support.paged import FEW, LENGTHS_K, MANY, Paged, paged
 
 EITHER_WAY = pytest.mark.parametrize("n_q", [MANY, FEW], ids=["many", "few"])
-# (n_heads_kv,) and so on; of tokens, in their pages.
+# The shape of the scales, such as (n_heads_kv,); per-token scales lie in pages here.
 SCALES = {"none": None, "tensor": (1,), "head": (2,), "request": (5, 2), "token": (5, 75, 2)}
 
 
 class InFP8:
-    """Requests whose pages have 8 bits; ``exact`` has what they stand for in 16 bits, since scales
-    are powers of 2."""
+    """Requests with FP8 pages; ``exact`` has the same numbers in 16 bits, since scales are powers
+    of 2."""
 
     def __init__(self, n_q: tuple[int, ...] = MANY, per: str = "head", page_size: int = 16,
                  **sizes: Any):  # fmt: skip
@@ -43,7 +43,7 @@ class InFP8:
         self.given: Paged = replace(given, k=placed.k, v=placed.v, in_a_row=exact)
 
     def attend(self, function: Callable[..., Any] = attend_pages, **keywords: Any) -> Any:
-        """o and lse of ``function``."""
+        """Returns o and lse of ``function``."""
         q, k, v, cu_q, cu_k, longest_q, longest_k = self.given.arguments
         keywords = {"k_scale": self.k_scale, "v_scale": self.v_scale, **keywords}
         return function(
@@ -62,7 +62,7 @@ def test_results_are_those_of_what_the_pages_stand_for(n_q: tuple[int, ...], per
 @pytest.mark.parametrize("sizes", [{"page_size": 5}, {"d_head": 40}, {"d_v": 24}], ids=str)
 @EITHER_WAY
 def test_pages_and_heads_of_any_size(n_q: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """What ``decode`` does not take is copied."""
+    """Pages that ``decode`` does not accept are copied."""
     asked = InFP8(n_q, **sizes)
     asked.given.assert_right(*asked.attend(softcap=4.0), softcap=4.0)
 

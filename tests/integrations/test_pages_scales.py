@@ -1,4 +1,4 @@
-"""Scales of pages are looked at one by one."""
+"""The scales of pages are checked one by one."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from flashsmith.flash_attn.layers.rotary import apply_rotary_emb
 from flashsmith.flash_attn.ops.triton.rotary import apply_rotary
 
-ROWS, DIM = 23, 12  # of cos and sin; of what is turned
+ROWS, DIM = 23, 12  # rows of cos and sin; rotated dimensions
 
 
 def angles() -> torch.Tensor:
@@ -18,7 +18,7 @@ def angles() -> torch.Tensor:
 
 
 def turned(x: torch.Tensor, angle: torch.Tensor, interleaved: bool) -> torch.Tensor:
-    """Returns rows (..., nheads, headdim) by angles (..., DIM / 2), as complex numbers."""
+    """Returns rows (..., nheads, headdim), rotated by angles (..., DIM / 2) as complex numbers."""
     part = x[..., :DIM].double()
     pairs = part.unflatten(-1, (-1, 2)) if interleaved else part.unflatten(-1, (2, -1)).mT
     numbers = torch.complex(pairs[..., 0], pairs[..., 1]) * torch.exp(1j * angle)[..., None, :]
@@ -56,7 +56,7 @@ def test_packed_sequences_have_positions_of_their_own(offsets: int | torch.Tenso
     places, angle = torch.tensor([1, 8, 8, 13], dtype=torch.int32), angles()
     x = torch.randn(15, 2, 16)
     first = torch.as_tensor(offsets).expand(3)
-    expected = x.double()  # rows of no sequence stay
+    expected = x.double()  # rows outside all sequences stay
     for i in range(3):
         rows = slice(int(places[i]), int(places[i + 1]))
         own = angle[int(first[i]) :][: rows.stop - rows.start]

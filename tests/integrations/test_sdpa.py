@@ -1,4 +1,5 @@
-"""torch's scaled_dot_product_attention: flashsmith's function, and torch's own that calls it."""
+"""torch's scaled_dot_product_attention: flashsmith's function, and torch's own after the
+override."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def inputs(heads_kv: int = 4, seq_len_k: int = 9) -> tuple[torch.Tensor, ...]:
-    """(batch, heads, seq_len, d_head)."""
+    """Returns q, k and v as (batch, heads, seq_len, d_head)."""
     return (
         random(2, 4, 7, 16),
         random(2, heads_kv, seq_len_k, 16),
@@ -144,7 +145,7 @@ def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], w
 
 @pytest.fixture
 def overridden() -> Iterator[None]:
-    """Here there are CPU tensors alone; torch's own registration is for CUDA."""
+    """Overrides the operators for CPU tensors; the public registration is for CUDA."""
     override = torch_sdpa.override("CPU")
     yield
     override.remove()
@@ -161,7 +162,7 @@ def test_torch_s_operator_calls_flashsmith(overridden: None, is_causal: bool) ->
         )
         assert_equal(out, expected.transpose(1, 2))
         assert_equal(lse, expected_lse)
-        assert out.stride() == query.stride()  # what torch.compile takes for granted
+        assert out.stride() == query.stride()  # torch.compile relies on it
         assert (cu_q, cu_k, max_q, max_k) == (None, None, 7, 7) and debug_mask.numel() == 0
 
 
@@ -232,7 +233,7 @@ def test_what_torch_s_operators_refuse(
 def test_what_torch_does_not_tell_its_backward_is_refused_where_a_gradient_is_needed(
     overridden: None, name: str
 ) -> None:
-    """Its operator of gradients would compute others."""
+    """torch's backward operator does not get the argument, so its gradients would be wrong."""
     q = random(1, 5, 2, 16)
     of_name = {"alibi_slopes": torch.rand(2), "seqused_k": torch.tensor([3], dtype=torch.int32)}
     arguments = (None, None, 5, 5, 0.0, False, False)

@@ -1,5 +1,5 @@
-"""scaled_dot_product_attention beside torch's, on emulated kernels: each argument, and many at
-once, against torch's own in float64."""
+"""scaled_dot_product_attention on emulated kernels against torch's in float64: each argument, and
+many at once."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: Any, **keywords: Any) -> Any:
-    """torch's in float64, which takes no shortcuts."""
+    """Computes with torch's function in float64, on its math backend."""
     wide = [m if m is None or m.dtype == torch.bool else m.double() for m in masks]
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(q.double(), k.double(), v.double(), *wide, **keywords)
 
 
 def assert_near(found: torch.Tensor, right: torch.Tensor, rough: float = 4e-3) -> None:
-    """Beside what float16 rounds, of a tensor whose largest element may be large."""
+    """Checks that results differ by the rounding of float16, relative to the largest element."""
     assert found.shape == right.shape
     largest = right.nan_to_num(0, 0, 0).abs().amax().item() if right.numel() else 0.0
     torch.testing.assert_close(
@@ -54,7 +54,7 @@ def inputs() -> Tensors:
 
 
 class Draw:
-    """One call, drawn at random."""
+    """A random call."""
 
     def __init__(self, seed: int) -> None:
         self._random = python_random.Random(seed)
@@ -82,7 +82,7 @@ class Draw:
         return found
 
     def mask(self) -> torch.Tensor | None:
-        """Of some of the scores' last dimensions, of which some are 1."""
+        """Returns a mask with some of the last dimensions of the scores, some of which are 1."""
         kind = self._random.choice([None, "bool", "half", "float"])
         if kind is None:
             return None
@@ -135,7 +135,7 @@ def test_random_calls(seed: int) -> None:
 
 
 def test_the_draws_have_every_kind_of_argument() -> None:
-    """So that no seed's change leaves something out."""
+    """A change of the seeds must leave no kind of argument out."""
     seen: set[object] = set()
     for seed in range(80):
         torch.manual_seed(seed)
@@ -155,7 +155,7 @@ def test_the_draws_have_every_kind_of_argument() -> None:
 
 @pytest.mark.parametrize("drops", [1, 1.0])
 def test_all_weights_may_be_dropped(drops: float) -> None:
-    """As torch does: 0, and NaN where a result has it; gradients are 0."""
+    """The result is 0, or NaN where torch has NaN; the gradients are 0."""
     leaves = [t.requires_grad_() for t in inputs()]
     o = scaled_dot_product_attention(*leaves, dropout_p=drops)
     assert o.shape == (2, 4, 7, 16) and (o == 0).all()
@@ -204,7 +204,7 @@ def test_autocast_casts_what_torch_casts(dtype: torch.dtype) -> None:
 
 
 def test_a_mask_of_float32_is_not_rounded() -> None:
-    """torch adds it in float32: in float16 these numbers would all be 512."""
+    """torch adds the mask in float32; in float16 all these numbers would be 512."""
     q, k, v = torch.zeros(1, 1, 3, 16).half(), torch.zeros(1, 1, 9, 16).half(), random(1, 1, 9, 16)
     mask = 512 + torch.linspace(-0.2, 0.2, 9).expand(3, 9)
     found = scaled_dot_product_attention(q, k, v, mask)

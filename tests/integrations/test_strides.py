@@ -1,5 +1,5 @@
-"""Functions of other libraries take tensors of any strides, as those do: what kernels do not read
-as it lies is copied."""
+"""Functions of other libraries accept tensors of any strides: a layout that kernels cannot read is
+copied."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from support.layouts import LAYOUTS, with_gaps
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     config = select_config(torch.zeros(1, 9, 2, 64).half())
-    names = ("padded", "ragged+padded")
+    names = ("padded", "varlen+padded")
     load_kernels([KernelId(config, Variant.from_name(name)) for name in names], Target.emulator())
 
 
 ATEN = torch.ops.aten
 ENDS = torch.tensor([0, 3, 7]).int(), torch.tensor([0, 5, 9]).int()
-DENSE = (2, 7, 4), (2, 9, 2)  # of q, and of k and v
+DENSE = (2, 7, 4), (2, 9, 2)  # shapes of q, and of k and v
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
     "scaled_dot_product_attention": (
         lambda q, k, v: flashsmith.scaled_dot_product_attention(q, k, v, enable_gqa=True),
@@ -82,7 +82,8 @@ def overridden() -> Iterator[None]:
 
 @pytest.mark.parametrize("layout", ["gaps between elements", *list(LAYOUTS)[1:3]])
 def test_torch_s_operators_and_their_gradients(overridden: None, layout: str) -> None:
-    """As torch's own copy them: queries, keys, lengths, and the gradient of the result."""
+    """The strides may be those of queries, keys, lengths, or the gradient of o; torch copies them
+    too."""
     sizes = [(2, 4, 7, 16), (2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 7, 16)]
     *dense, do = (torch.randn(*shape).half() for shape in sizes)
     packed = [torch.randn(n, 4, 16).half() for n in (7, 9, 9, 7)]
@@ -127,7 +128,7 @@ def test_gradients_below_flash_attention_s_functions(layout: str) -> None:
     assert all(map(torch.equal, *found))
 
 
-# ---- caches ----
+# ---- KV caches ----
 
 
 @pytest.mark.parametrize("layout", ["gaps between elements", "the last dimension outermost"])
@@ -165,7 +166,7 @@ def test_entries_of_a_cache_may_be_named_by_a_tensor_with_gaps() -> None:
 
 
 def test_without_numbers_sequences_have_the_first_entries() -> None:
-    """Of a cache that has room for more, and is appended to where it is."""
+    """The cache has more slots than the batch, and new keys are appended in place."""
     asked = requests(PLAIN, (20, 9, 30), n_q=1)
     k, v = asked.k.nan_to_num(), asked.v.nan_to_num()
     arguments = asked.q[:2], k[:2, :1] + 1, v[:2, :1] + 1
@@ -184,7 +185,7 @@ def test_without_numbers_sequences_have_the_first_entries() -> None:
 @pytest.mark.parametrize("n_queries", [1, 40])
 @pytest.mark.parametrize("layout", ["gaps between elements", "the last dimension outermost"])
 def test_the_pages_of_packed_queries_may_be_listed_with_gaps(n_queries: int, layout: str) -> None:
-    """Also where there is a column alone, whose stride says nothing."""
+    """The stride of a single column is arbitrary, so a page table with one column is tested too."""
     k, v = torch.randn(5, 16, 2, 64).half(), torch.randn(5, 16, 2, 64).half()
     q = torch.randn(2 * n_queries, 4, 64).half()
     for table in (torch.tensor([[3, 1], [0, 2]]).int(), torch.tensor([[3], [1]]).int()):

@@ -1,4 +1,4 @@
-"""Models of transformers with flashsmith's attention, beside the same models with their own."""
+"""Models of transformers with flashsmith's attention, against the same models with their own."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_a_mask_of_each_query_and_key_is_taken(llama: Any, name: str) -> None:
             assert (ours - exact).abs().max() <= 2 * (own - exact).abs().max()
 
 
-# ---- caches ----
+# ---- KV caches ----
 
 
 def step_by_step(model: Any, implementation: str, cache: Any, mask: torch.Tensor) -> torch.Tensor:
-    """Returns the hidden states of a prompt of 5, then of one token after the other."""
+    """Returns the hidden states of a prompt of 5 tokens, then of one token after another."""
     parts, done = [], 0
     arguments = {"past_key_values": cache, "use_cache": True}
     for end in (5, *range(6, LENGTH + 1)):
@@ -94,7 +94,7 @@ def step_by_step(model: Any, implementation: str, cache: Any, mask: torch.Tensor
 @pytest.mark.parametrize("kind", [transformers.DynamicCache, transformers.StaticCache])
 @pytest.mark.parametrize("decoder", ["llama", "mistral"])
 def test_caches(request: Any, name: str, decoder: str, kind: Any, padding: str) -> None:
-    """A static one has keys that nobody has written yet."""
+    """A static cache has rows that no step has written yet."""
     model = request.getfixturevalue(decoder)
     mask = PADDING[padding]
     mask = torch.ones_like(IDS) if mask is None else mask
@@ -119,7 +119,7 @@ def test_a_static_cache_without_a_mask(llama: Any, name: str) -> None:
     torch.testing.assert_close(ours, own, rtol=0, atol=0.15)
 
 
-# ---- sequences one behind the other ----
+# ---- packed sequences ----
 
 
 @pytest.mark.parametrize("decoder", ["llama", "mistral"])
@@ -141,7 +141,7 @@ def test_sequences_that_cu_seq_lens_tell_apart(llama: Any, name: str) -> None:
             torch.testing.assert_close(ours[:, begin:end], alone, rtol=0, atol=0.1)
 
 
-# ---- which masks are made ----
+# ---- the masks that are made ----
 
 
 def calls_of(
@@ -173,23 +173,23 @@ def calls_of(
 def test_no_mask_of_queries_times_keys_is_made_for_what_kernels_know(
     monkeypatch: pytest.MonkeyPatch, name: str, decoder: str, windows: list[int]
 ) -> None:
-    """Nor lengths, where there is no padding. GPT-OSS's masks are not told of positions."""
+    """Without padding, no lengths are passed either. GPT-OSS's masks know no positions."""
     model = tiny_model(decoder)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 0, 1]]).expand(3, -1)
-    ragged = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
+    varlen = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}
     for arguments, lengths in (
         ({}, set()),
         ({"attention_mask": torch.ones_like(IDS)}, set()),
-        ({"attention_mask": PADDING["left"]}, ragged),
+        ({"attention_mask": PADDING["left"]}, varlen),
         (
             {"position_ids": positions, "use_cache": False},
-            set() if decoder == "gpt_oss" else ragged,
+            set() if decoder == "gpt_oss" else varlen,
         ),
     ):
         calls = calls_of(monkeypatch, model, name, **arguments)
         assert [call["causal"] for call in calls] == [True, True]
         assert [call["window_size"] for call in calls] == [(window, 0) for window in windows]
-        assert all(call.keys() & (ragged | {"bias"}) == lengths for call in calls)
+        assert all(call.keys() & (varlen | {"bias"}) == lengths for call in calls)
     if decoder != "gpt_oss":
         begins = calls[0]["cu_seqlens_q"].tolist()
         assert begins == [0, 3, 6, 7, 9, 12, 15, 16, 18, 21, 24, 25, 27]

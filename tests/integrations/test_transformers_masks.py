@@ -1,4 +1,4 @@
-"""The masks that transformers' layers get: what they say, and what models can do with them."""
+"""The masks of transformers' layers: their elements, and how models may change them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flashsmith.integrations.transformers import attention_forward
 from flashsmith.integrations.transformers_masks import attention_mask
 
 HEADS, D_HEAD = 4, 8
-# What transformers says of masks that are causal, and of others.
+# transformers passes these keywords with causal masks, and with others.
 _SKIPS = (["allow_is_causal_skip"], ["allow_is_bidirectional_skip"])
 
 
@@ -33,7 +33,8 @@ def _by_reference() -> Iterator[None]:
 
 
 def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
-    """One of transformers', of a sequence's own length where sequences may be packed."""
+    """Returns a random mask function of transformers, possibly of sequences packed into ``length``
+    rows."""
     window = draw.choice([1, 2, 3, 7, 100])
     function = draw.choice(
         [
@@ -62,8 +63,8 @@ def mask_function(draw: random.Random, batch: int, length: int | None) -> Any:
 
 
 def packed(function: Any, positions: torch.Tensor, numbers: torch.Tensor) -> Any:
-    """Returns the mask function of packed sequences that the installed transformers makes from
-    the one of a single sequence."""
+    """Returns the mask function of packed sequences that the installed transformers makes from the
+    one of a single sequence."""
     remapped = getattr(theirs, "remap_positions_for_packed_sequence", None)
     if remapped is None:
         return theirs.packed_sequence_compatibility_function(function, positions, numbers)
@@ -72,7 +73,7 @@ def packed(function: Any, positions: torch.Tensor, numbers: torch.Tensor) -> Any
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """Returns arguments of a mask."""
+    """Returns random arguments of a mask."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     batch, kv_length = draw.choice([1, 3]), draw.randint(1, 9)
@@ -101,7 +102,7 @@ def drawn(seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("block", range(10))
 def test_a_mask_is_that_of_eager_attention(block: int) -> None:
-    """Whatever is drawn: its elements, and what attention gives by its description."""
+    """Two things are compared: the mask's elements, and attention by the mask's description."""
     lazy = 0
     for seed in range(40 * block, 40 * block + 40):
         given = drawn(seed)
@@ -123,7 +124,7 @@ def test_a_mask_is_that_of_eager_attention(block: int) -> None:
         )
         scores = 0.5 * q @ k.repeat_interleave(2, 1).mT + expected + (0 if bias is None else bias)
         own = scores.softmax(-1) @ v.repeat_interleave(2, 1)
-        # A query that sees nothing, and one that is padding, count for nobody.
+        # Queries that see no key, and queries that are padding, do not count.
         counts = (expected > -1).any(-1, keepdim=True).expand_as(own)
         if isinstance(mask, LazyMask) and mask.tokens is not None and mask.is_banded:
             tokens = mask.tokens[:, None, mask.seen - q_length : mask.seen, None]
@@ -196,7 +197,7 @@ def test_a_mask_that_layers_share_is_not_written() -> None:
         lazy_mask()[0] = 0  # type: ignore[index]
 
 
-# ---- what is asked for, and what is not known ----
+# ---- supported and unsupported arguments ----
 
 
 def given(**changes: Any) -> Any:
@@ -240,7 +241,7 @@ def test_positions_of_sequences_that_nothing_keeps_apart_are_made_whole() -> Non
 
 
 def test_where_all_is_seen_there_is_no_mask_as_in_eager_attention() -> None:
-    """Some models change lengths behind their masks, and rely on that."""
+    """Some models change lengths after the mask is made, and rely on this."""
     keywords = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True}
     both = theirs.bidirectional_mask_function
     windowed = theirs.sliding_window_bidirectional_mask_function
@@ -285,7 +286,7 @@ def layer(is_causal: bool) -> Any:
 
 
 def test_a_mask_counts_whatever_a_layer_says() -> None:
-    """A layer's attribute, and keywords of its own."""
+    """The mask takes precedence over a layer's attribute and over keywords."""
     for mask in (LazyMask(2, 4, 5, offset=1, ahead=0), LazyMask(2, 4, 5, offset=1)):
         expected = attend(mask.whole())
         for module in (torch.nn.Module(), layer(True), layer(False)):
@@ -329,7 +330,7 @@ def test_a_mask_that_is_longer_than_the_keys_is_cut() -> None:
 
 @pytest.mark.parametrize("told", ["tokens", "sequences"])
 def test_a_mask_of_one_batch_is_that_of_all(told: str) -> None:
-    """Eager attention broadcasts its elements, too."""
+    """Eager attention also makes such a mask fit the batch, by broadcasting."""
     of_tokens = torch.tensor([[0, 1, 1, 1, 1]]).bool()
     of_sequences = torch.tensor([[0, 0, 1, 1, 1]])
     mask = LazyMask(1, 5, 5, ahead=0, **{told: of_tokens if told == "tokens" else of_sequences})
@@ -358,7 +359,7 @@ def test_queries_see_the_keys_that_were_chosen_for_them() -> None:
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_sinks_of_each_query(biased: bool) -> None:
-    """They have a share of the softmax, and no value."""
+    """The sinks take their share of the softmax, and have no values."""
     sinks, bias = torch.randn(2, 2, 4, 1), torch.randn(1, 2, 4, 5)
     mask = LazyMask(2, 4, 5, offset=1, ahead=0)
     torch.manual_seed(0)

@@ -1,5 +1,5 @@
-"""A step of generation has the next few queries, whose keys have padding on the left: decode reads
-them where they lie."""
+"""A step of generation has a few queries, and keys with padding on the left, which decode reads in
+place."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_step_over_padding_on_the_left_is_right(seed: int) -> None:
 
 
 def test_a_step_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All layers that share a mask look at its padding once."""
+    """The padding is read once for all layers that share a mask."""
     monkeypatch.setattr(integration, "_packing_of", lambda *_: pytest.fail("keys were packed"))
     q, k, v = rows(2, 4, 1, 64), rows(2, 2, 9, 64), rows(2, 2, 9, 64)
     mask = step_mask(left([3, 0], 9), 1)
@@ -115,7 +115,8 @@ def test_llama_generates_over_padding_as_with_eager_attention() -> None:
     lines[~tokens] = 0
 
     def logits(name: str) -> torch.Tensor:
-        """Returns what the last layer gives for each next token, after the same tokens for all."""
+        """Returns the logits of the last layer for each next token, after the same tokens in all
+        cases."""
         model.set_attn_implementation(name)
         torch.manual_seed(1)
         seen, mask, past, found = lines, tokens.long(), None, []
@@ -134,8 +135,8 @@ def test_llama_generates_over_padding_as_with_eager_attention() -> None:
 
 
 def test_a_step_asks_the_launch_cache_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it made is the result; a layer that goes the slower way costs the host twice as much.
-    The emulator's calls whose splits are free are not in the cache, so its answer is played."""
+    """The result is that of the launch cache, since the slow path costs the host twice as much. The
+    emulator's calls with free splits are not in the cache, so that a fake answers here."""
     made, asked = rows(2, 1, 4, 64), []
 
     def as_before(*told: Any) -> Any:

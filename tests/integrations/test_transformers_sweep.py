@@ -1,4 +1,4 @@
-"""Models of each kind of mask, with flashsmith's attention and with eager attention."""
+"""Models with each kind of mask, with flashsmith's attention and with eager attention."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ transformers = pytest.importorskip("transformers", reason="pip install 'flashsmi
 tools = pytest.importorskip("tools.transformers_sweep.sweep")
 classes = pytest.importorskip("tools.transformers_sweep.classes")
 
-# Why each is here stands behind it.
+# Each model's reason is behind it.
 SAMPLE = (
     "llama LlamaModel",  # causal
     "mistral MistralModel",  # a window in all layers
     "gemma2 Gemma2Model",  # a window in some layers
-    "phimoe PhimoeModel",  # a window that layers are not told of
+    "phimoe PhimoeModel",  # a window that the layers do not know
     "qwen2_moe Qwen2MoeModel",
     "blt BltGlobalTransformer",
-    "olmoe OlmoeModel",  # layers are told of a window that the mask has not
+    "olmoe OlmoeModel",  # layers with a window that the mask lacks
     "splinter SplinterModel",  # layers without is_causal
     "bridgetower BridgeTowerModel",  # layers between towers that call themselves causal
     "phi4_multimodal Phi4MultimodalVisionModel",
-    "nllb_moe NllbMoeDecoder",  # causal masks, and layers that say they are not causal
+    "nllb_moe NllbMoeDecoder",  # causal masks, in layers that say they are not causal
     "pegasus_x PegasusXDecoder",
     "bigbird_pegasus BigBirdPegasusDecoder",
-    "informer InformerModel",  # lengths that change behind the mask
-    "doge DogeModel",  # masks that are worked on
+    "informer InformerModel",  # lengths that change after the mask is made
+    "doge DogeModel",  # masks that the model changes
     "t5gemma2 T5Gemma2Model",
     "deepseek_v4 DeepseekV4Model",
-    "hy_v4 HYV4Model",  # chosen keys
-    "inkling2 Inkling2TextModel",  # sinks of each query
+    "hy_v4 HYV4Model",  # selected keys
+    "inkling2 Inkling2TextModel",  # a sink for each query
     "embedding_gemma2 EmbeddingGemma2Model",  # a window to either side
     "modernbert ModernBertModel",
     "llama4 Llama4TextModel",  # chunks
     "whisper WhisperDecoder",
     "bert BertModel",
     "t5 T5Model",  # a position bias
-    "deepseek_v3 DeepseekV3Model",  # values of another width
+    "deepseek_v3 DeepseekV3Model",  # values of another d_head
 )
 
 
@@ -65,7 +65,7 @@ def test_a_model_agrees_with_eager_attention(name: str, found: dict[str, type]) 
 def test_attention_that_is_wrong_is_noticed(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, type]
 ) -> None:
-    """A window that is one key short."""
+    """The wrong attention has a window that is one key short."""
     integration = pytest.importorskip("flashsmith.integrations.transformers")
     own = integration._attend
 

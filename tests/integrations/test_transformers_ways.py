@@ -1,4 +1,5 @@
-"""Models of transformers compiled, generating, checkpointed: their masks go other ways there."""
+"""Models of transformers that are compiled, generate or checkpoint: their masks are made
+differently."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def mistral() -> Any:
 
 @pytest.fixture(scope="module")
 def both_ways() -> Any:
-    """Mistral, of which transformers makes an encoder with a window to either side."""
+    """Returns Mistral as an encoder with a window to either side."""
     model = tiny_model("mistral")
     model.config.is_causal = False
     return model
@@ -53,7 +54,7 @@ def test_a_decoder_that_is_made_an_encoder(both_ways: Any, name: str, padding: s
 
 
 def recorded_bias(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Returns whether each call of attention has a bias."""
+    """Returns a list that says of each call of attention whether it has a bias."""
     found = []
 
     def record(*tensors: torch.Tensor, **keywords: Any) -> Any:
@@ -65,7 +66,7 @@ def recorded_bias(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def compiled_difference(model: Any, name: str, compiled: Any, **arguments: Any) -> float:
-    """From the same model without a graph, where there are tokens."""
+    """Returns the largest difference from the same model in eager mode, over the real tokens."""
     with torch.no_grad(), low_precision(model, torch.bfloat16):
         expected = hidden(model, name, input_ids=IDS, **arguments)
         found = compiled(input_ids=IDS, **arguments).last_hidden_state.float()
@@ -91,7 +92,7 @@ def test_an_encoder_with_a_window_is_one_graph_without_a_mask(
 def test_layers_are_compiled_one_by_one(
     monkeypatch: pytest.MonkeyPatch, name: str, padding: str
 ) -> None:
-    """Their mask is made outside of the graph."""
+    """The mask is made outside of the compiled layers."""
     model = tiny_model("mistral")
     expected = tiny_model("mistral")
     mask = PADDING[padding]
@@ -112,7 +113,7 @@ def test_layers_are_compiled_one_by_one(
 def test_a_mask_of_4_dimensions_counts_alone_over_a_longer_static_cache(
     mistral: Any, name: str, where: str
 ) -> None:
-    """The layer has a window, which would begin at the last key of the cache."""
+    """The window of the layer must not count from the last row of the static cache."""
     mask = torch.full((3, 1, LENGTH, 20), torch.finfo(torch.bfloat16).min)
     mask[..., :LENGTH] = mask[..., :LENGTH].triu(1)
     arguments: dict[str, Any] = {"attention_mask": mask.bfloat16(), "use_cache": True}
@@ -139,7 +140,7 @@ def test_a_mask_of_4_dimensions_counts_alone_over_a_longer_static_cache(
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("decoder", ["llama", "mistral", "gemma2"])
 def test_tokens_are_those_of_eager_attention(decoder: str, cache: str | None, name: str) -> None:
-    """Prompts with padding at their left; transformers makes masks ahead for static caches."""
+    """The prompts have padding on the left; transformers makes masks ahead for static caches."""
     model = tiny_model(decoder)
     causal = getattr(transformers, type(model).__name__.replace("Model", "ForCausalLM"))
     model = causal(model.config).eval()
@@ -163,7 +164,7 @@ def test_tokens_are_those_of_eager_attention(decoder: str, cache: str | None, na
     assert torch.equal(tokens(name), tokens("eager"))
 
 
-# ---- trained ----
+# ---- training ----
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -184,15 +185,15 @@ def test_gradients_of_checkpoints_with_padding(name: str, reentrant: bool) -> No
         torch.testing.assert_close(found, own, rtol=0.01, atol=0.01 * float(own.abs().max()))
 
 
-# ---- what models say to their attention ----
+# ---- keywords that models pass to their attention ----
 
-# Read by attention_forward, or refused.
+# attention_forward reads these keywords or refuses them.
 _KNOWN = {
     *("attention_mask", "block_indices", "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "indices"),
     *("is_causal", "key", "max_length_k", "max_length_q", "position_bias", "query", "s_aux"),
     *("scaling", "sinks", "sliding_window", "softcap", "value"),
 }
-# Of no consequence for the result.
+# These keywords do not change the result.
 _IDLE = {"deterministic", "output_attentions", "position_ids"}
 
 

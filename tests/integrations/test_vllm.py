@@ -1,4 +1,4 @@
-"""The backend of vLLM, as vLLM calls it: a layer, its cache, its metadata, its selection."""
+"""vLLM's backend, as vLLM calls it: a layer, its KV cache, its metadata, its selection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_prompts_decodes_and_both_at_once(options: dict[str, Any], meant: dict[s
     server = Server(**options)
     server.assert_right({0: 40, 1: 1, 2: 70}, **meant)
     server.assert_right({2: 1, 0: 1, 1: 1}, **meant)
-    server.assert_right({0: 1, 2: 1, 1: 50, 3: 33, 4: 1}, **meant)  # 1 goes on with its prompt
+    server.assert_right({0: 1, 2: 1, 1: 50, 3: 33, 4: 1}, **meant)  # request 1 continues its prompt
 
 
 SERVERS: dict[str, dict[str, Any]] = {
@@ -94,7 +94,7 @@ def test_rows_that_fill_a_graph_change_nothing() -> None:
 def test_copies_are_made_of_few_requests_at_a_time(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
+    monkeypatch.setattr(vllm_batch, "_MAX_ROWS_TO_COPY", 200)
     server = Server(**options)
     server.assert_right({0: 40, 1: 9, 2: 2})
     given = {0: 40, 1: 50, 2: 50}
@@ -105,7 +105,7 @@ def test_copies_are_made_of_few_requests_at_a_time(
 
 
 def test_requests_whose_pages_are_not_copied_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_batch, "_MOST_ROWS_TO_COPY", 200)
+    monkeypatch.setattr(vllm_batch, "_MAX_ROWS_TO_COPY", 200)
     monkeypatch.setattr(pages.Pages, "gathered", None)
     server = Server(page_size=128)
     server.assert_right({0: 40, 1: 9, 2: 2})
@@ -116,7 +116,7 @@ def test_requests_whose_pages_are_not_copied_go_together(monkeypatch: pytest.Mon
 
 
 def test_a_graph_is_replayed_with_what_the_buffers_hold() -> None:
-    """The same metadata object, other numbers in vLLM's tensors."""
+    """The metadata object is the same, and vLLM's tensors hold other numbers."""
     server = Server()
     server.step({0: 40, 1: 9})
     q, o = server.assert_right({0: 1, 1: 1})
@@ -196,7 +196,7 @@ BATCHES: list[tuple[list[int], list[int], int, int, list[str]]] = [
     ([8, 9], [8, 9], 0, 1, ["new 2"]),
     ([8, 9], [8, 9], 3, 1, ["new 2"]),
     ([3, 3], [8, 9], 0, 4, ["Decodes 2x3"]),
-    ([3, 3], [8, 9], 3, 4, ["Decodes 3x3"]),  # three rows, of which a graph has one request
+    ([3, 3], [8, 9], 3, 4, ["Decodes 3x3"]),  # three rows, which are one request in a graph
     ([3, 2], [8, 9], 0, 4, ["Decodes 1x3", "old 1"]),
     ([3, 2, 3, 9], [8, 9, 9, 9], 0, 4, ["Decodes 1x3", "old 2", "new 1"]),
     ([3, 3], [3, 9], 0, 1, ["new 1", "old 1"]),
@@ -243,12 +243,12 @@ def test_batches_that_are_not_causal_are_refused(causal: Any) -> None:
         server.builder.build(0, server.metadata({0: 9}, causal=causal))
 
 
-# ---- how vLLM asks for it ----
+# ---- how vLLM selects it ----
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's platform of a GPU, where there is none."""
+    """Returns vLLM's CUDA platform on a machine without a GPU."""
     register()
     monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("stub"))
     from vllm.platforms.cuda import CudaPlatform

@@ -1,4 +1,4 @@
-"""How vLLM comes to know the backend: the plug-in's entry point, with vLLM and with a stand-in."""
+"""The entry point by which vLLM finds the backend, with vLLM and with a stand-in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 REGISTRY = "vllm.v1.attention.backends.registry"
 LAYOUT = "vllm.v1.kv_cache_layout"  # newer than other shapes of caches
 
-# Of a process in which vLLM loads its plug-ins.
+# A process in which vLLM loads its plug-ins runs this.
 LOADS = f"""
 import sys
 from vllm.plugins import load_general_plugins
@@ -168,7 +168,7 @@ def test_a_vllm_with_other_caches_starts(
     enumeration = ModuleType("AttentionBackendEnum")
     enumeration.CUSTOM = Custom(None)  # type: ignore[attr-defined]
     stand_in(monkeypatch, AttentionBackendEnum=enumeration, register_backend=None)
-    monkeypatch.setitem(sys.modules, LAYOUT, None)  # there is none
+    monkeypatch.setitem(sys.modules, LAYOUT, None)  # this vLLM has none
     with caplog.at_level(logging.WARNING, "flashsmith"):
         register()
     assert "this vLLM does not take flashsmith as a backend" in caplog.text

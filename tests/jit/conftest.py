@@ -1,4 +1,4 @@
-"""Source trees and caches of a test's own."""
+"""Source trees and caches that belong to one test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel that is built in another process."""
+"""Kernels that are built in another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTANCE = KernelId(BASE)
 
 @pytest.fixture
 def built_here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Collection[KernelId], Target, int]]:
-    """What this process is asked to build; it builds nothing."""
+    """Returns the list of builds that this process is asked for; it builds nothing."""
     calls: list[tuple[Collection[KernelId], Target, int]] = []
     monkeypatch.setattr(
         apart, "build_library", lambda which, target, *, jobs: calls.append((which, target, jobs))

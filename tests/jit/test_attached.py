@@ -17,7 +17,7 @@ from flashsmith.jit import attached
 from support.workshop import Workshop
 
 _PATIENCE = 30.0  # seconds
-# A build in a thread of its own, as those in the background are; its parent goes on.
+# The program builds in a thread, as a background build does, and its parent continues.
 _IN_BACKGROUND = """
 import pathlib, signal, sys, threading, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore these
@@ -62,7 +62,7 @@ def test_compilers_end_with_their_process(
 ) -> None:
     pids = workshop.root / "pids"
     honest = workshop.compiler.read_text()
-    # The compiler proper is a child of what is called, and waits.
+    # The compiler proper is a child of the program that is called, and waits.
     waits = f"echo $$ >> {pids}; sleep 60 & echo $! >> {pids}; wait"
     slow = f'case " $* " in *" {step} "*) {waits};; esac\nexec '
     workshop.compiler.write_text(honest.replace("exec ", slow))
@@ -105,7 +105,7 @@ def test_a_program_with_python_inside_is_not_asked(
 def test_a_path_that_no_file_of_ninja_holds_is_named(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str, place: str
 ) -> None:
-    """A line of it would be a rule of its own."""
+    """Ninja would read the line after the break as a heuristic."""
     if place == "sources":
         workshop.csrc = workshop.csrc.rename(workshop.root / name)
     else:

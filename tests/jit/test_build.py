@@ -1,4 +1,4 @@
-"""Compiling: what units are planned for, and what a build says and refuses."""
+"""Compiling: the units that are planned, and what a build reports and refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flashsmith.configs import (
     get_sm90_kernel_progression_configs,
 )
 from flashsmith.configs.registry import DECODE
-from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.configs.sm80.sums_backward_space import heuristic as sums_heuristic
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
@@ -34,7 +34,7 @@ from flashsmith.jit.units import Toolchain, TranslationUnit, plan_units
 from support.tiny_build import EMULATOR, INSTANCES
 
 SM90 = KernelId(get_sm90_kernel_progression_configs()[0])
-SUMS = KernelId(sums_rule(DType.BF16, 64))
+SUMS = KernelId(sums_heuristic(DType.BF16, 64))
 
 
 def planned(
@@ -43,7 +43,7 @@ def planned(
     csrc: Path = PACKAGE_SOURCES.csrc,
     cuda: bool = True,
 ) -> dict[str, TranslationUnit]:
-    """The units of kernels by name, as compilers that nobody calls have them."""
+    """Returns the units of kernels by name, for compilers that are never called."""
     nvcc = Compiler(Path("nvcc"), "13.0", "PATH", "nvcc 13.0")
     toolkit = CudaToolkit(nvcc, Path(), Path("cuda/include"), Path("libcudart_static.a"))
     compilers = Toolchain(
@@ -79,12 +79,12 @@ def test_what_newer_gpus_have_is_used_there_and_nowhere_else() -> None:
 
 
 def test_decode_has_what_gpus_can() -> None:
-    """A cache of 8 bits is converted by those that can, and launches of those that may overlap
-    others have the instruction by which they wait."""
+    """GPUs that can convert FP8 do so, and GPUs on which launches may overlap get the instruction
+    that waits for the launch before."""
     newest = "compute_90,code=[sm_90a,sm_100]"
     target = Target.cuda("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100")
     fp8, plain = (
-        KernelId(DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
+        KernelId(DECODE.choose_by_heuristic(DecodeWorkload(DType.BF16, 64, fp8_cache=fp8), None))
         for fp8 in (True, False)
     )
     units = planned(target, [fp8, plain])
@@ -124,7 +124,7 @@ def test_library_has_its_kernels(sources: SourceTree) -> None:
         kernel = library.kernels[instance.slug]
         assert kernel["name"] == instance.name
         assert kernel["dynamic_shared_bytes"] == instance.config.shared_memory_bytes
-        assert kernel["resources"] == []  # no ptxas on the emulator
+        assert kernel["resources"] == []  # the emulator has no ptxas
     assert {path.name for path in library.directory.iterdir()} == {
         "build.log", "flash_kernels.cuh", "flash_kernels.so", "manifest.json",
     }  # fmt: skip
@@ -179,7 +179,7 @@ def test_missing_symbol_fails_at_link_time(sources: SourceTree) -> None:
 def test_objects_whose_names_are_longer_than_a_command_may_be(
     sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernels of a soak, 1025 objects, failed to link: "Argument list too long"."""
+    """Linking 1025 objects, the kernels of a soak, has failed before: "Argument list too long"."""
     needs_escapes = 'it\'s "one" \\ of'
     folder = tmp_path / needs_escapes / "/".join(["d" * 200] * 18)
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(folder))

@@ -1,4 +1,4 @@
-"""Which lines of ninja's output a failed build shows: those of the compiler that failed."""
+"""A failed build shows the lines of the compiler that failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.tiny_build import EMULATOR, INSTANCES
 def test_only_the_log_of_the_compiler_that_failed_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second kernel is compiled meanwhile, and fails after the first."""
+    """The second kernel is compiled at the same time, and fails after the first."""
     first, second = INSTANCES[:2]
     failed = tmp_path / "failed"
     say = (

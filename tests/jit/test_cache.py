@@ -1,4 +1,4 @@
-"""The kernel cache: what its keys depend on, and what is found without building."""
+"""The kernel cache: what its keys depend on, and what is found without a build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_second_build_compiles_nothing(workshop: Workshop) -> None:
 
 def test_larger_set_compiles_only_what_is_new(workshop: Workshop) -> None:
     workshop.build(1)
-    # The registry reads the generated map of all kernels, the rest stays.
+    # The registry reads the generated map of all kernels; other objects are reused.
     assert workshop.new_compilations(3) == sorted(["link", "registry.cpp", *KERNEL_FILES[1:3]])
 
 
@@ -110,7 +110,7 @@ def test_change_of_link_flags_only_links(
     assert workshop.new_compilations() == ["link"]
 
 
-# ---- looking up without building ----
+# ---- looking up without a build ----
 
 
 def test_find_library_serves_a_subset(workshop: Workshop) -> None:

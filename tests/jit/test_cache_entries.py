@@ -1,4 +1,4 @@
-"""The kernel cache: an entry belongs to its name, and what a manifest says is checked."""
+"""The kernel cache: an entry belongs to its name, and its manifest is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.workshop import KERNEL_FILES, Workshop, edit_manifest, replace
 
 
 def put_in_place_of(entry: Path, other: Path) -> None:
-    """As a copy, a restored backup or an rsync between caches may do it."""
+    """Replaces an entry as a copy, a restored backup or an rsync between caches may do."""
     if entry.exists():
         shutil.rmtree(entry)
     shutil.copytree(other, entry)
@@ -50,7 +50,7 @@ def test_another_object_under_this_name_is_compiled_again(workshop: Workshop) ->
 
 
 def test_the_whole_key_counts(workshop: Workshop) -> None:
-    """A name holds its first 16 digits alone."""
+    """A name holds only the first 16 digits of a key."""
     directory = workshop.build().directory
 
     def change_the_end(manifest: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def test_an_odd_manifest_of_an_object_has_it_compiled_again(
     assert workshop.new_compilations() == sorted([KERNEL_FILES[0], "link"])
 
 
-# ---- what a manifest names, and whose it is ----
+# ---- the file that a manifest names, and its owner ----
 
 
 @pytest.mark.parametrize("written", ["{outside}", "../{name}/../outside.so", "..", ".", "a/b", ""])
@@ -186,7 +186,8 @@ def test_whatever_the_umask_a_manifest_is_written_by_its_owner_alone(workshop: W
 
 
 def test_a_sound_entry_is_read_again(workshop: Workshop) -> None:
-    """By what all of the tests above compare with."""
+    """This is what the tests above rely on: an entry whose manifest is rewritten unchanged is
+    valid."""
     library = workshop.build()
     edit_manifest(library.directory, lambda manifest: None)
     assert KernelCache().read(library.directory) is not None

@@ -1,4 +1,4 @@
-"""The kernel cache: machines that share it, and compilers that say they wrote what they did not."""
+"""The kernel cache: machines that share it, and compilers that return 0 without writing a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HERE = binary.find_libc()
 def test_a_library_for_another_machine_is_left_to_it(
     workshop: Workshop, field: str, value: str
 ) -> None:
-    """Here one is built beside it, and after that each finds its own."""
+    """A second library is built beside it, and each machine then finds its own."""
     library = workshop.build()
     edit_manifest(library.directory, lambda manifest: manifest.update({field: value}))
     assert workshop.find() is None
@@ -53,7 +53,7 @@ def test_a_library_needs_no_older_c_library_than_its_own(
 def test_a_newer_c_library_is_another_key(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiler's own version may be the same in both containers."""
+    """The compiler's version may be the same in two containers with different C libraries."""
     for libc in ("glibc 2.1", "glibc 999.1"):
         monkeypatch.setattr(units, "find_libc", lambda libc=libc: libc)
         assert KERNEL_FILES[0] in workshop.new_compilations()
@@ -78,7 +78,7 @@ def test_what_is_no_elf_file_has_no_kind(tmp_path: Path, content: bytes) -> None
 
 # ---- compilers that lie ----
 
-# Shell that is run in place of the compiler: it returns 0.
+# This shell code runs in place of the compiler, and returns 0.
 _LINKS = 'case " $* " in *" -shared "*) {}; exit 0;; esac'
 _COMPILES = 'case " $* " in *" -c "*) {}; exit 0;; esac'
 _OUTPUT = 'for last; do :; done; : > "$last"'  # the output is the last word

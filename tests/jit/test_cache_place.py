@@ -1,4 +1,4 @@
-"""Where the kernel cache is: unknown homes, closed folders, full disks, and no memory."""
+"""The location of the kernel cache: unknown homes, closed folders, full disks, and no memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from support.workshop import Workshop
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs as a number which nobody has."""
+    """Pretends that the user has no entry in the password file, as in a container with a free user
+    id."""
 
     def refuse(number: int) -> None:
         raise KeyError(number)
@@ -99,7 +100,7 @@ RUNS = ["$(touch owned)", "`touch owned`", "; touch owned #", "& touch owned &",
 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_path_is_run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Neither of the cache, nor of the sources, nor of the compiler."""
+    """The names of the cache, the sources and the compiler are never run as commands."""
     folder = workshop.root / name
     folder.mkdir()
     monkeypatch.setenv(settings.CACHE_DIR.name, str(folder / "cache"))
@@ -110,12 +111,12 @@ def test_no_path_is_run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, nam
     assert not [*workshop.root.rglob("owned")]
 
 
-# ---- folders of somebody else ----
+# ---- folders of other users ----
 
 
 @pytest.mark.parametrize("name", [".", "libraries"])
 def test_a_cache_that_cannot_be_read_is_named(workshop: Workshop, name: str) -> None:
-    """As one is after `sudo`."""
+    """A build under `sudo` leaves such folders."""
     workshop.build()
     folder = workshop.cache / name
     folder.chmod(0o000)
@@ -134,7 +135,7 @@ def test_a_cache_that_cannot_be_read_is_named(workshop: Workshop, name: str) -> 
 def test_a_full_disk_is_named_by_the_compiler(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be that of TMPDIR, which Python's own choice passes over when it is full."""
+    """The full disk may be that of TMPDIR, which Python's own choice skips."""
     monkeypatch.setenv("TMPDIR", str(workshop.root))
     said = "fatal error: error writing to /small/ccq.s: No space left on device"
     tiny.make_compiler(workshop.compiler, workshop.log, before=f'echo "{said}" >&2; exit 1')
@@ -173,14 +174,14 @@ def test_a_compiler_without_memory_gets_advice(workshop: Workshop, said: str, st
 
 
 def test_a_probe_that_failed_is_tried_again(workshop: Workshop) -> None:
-    """The system may have ended the compiler for want of memory."""
+    """The system may have killed the compiler for lack of memory."""
     honest = workshop.compiler.read_text()
     killed = 'case " $* " in *" -fsyntax-only "*) kill -9 $$;; esac\nexec '
     workshop.compiler.write_text(honest.replace("exec ", killed))
     before = workshop.compiler.stat()
     with pytest.raises(ToolchainError, match=r"could not be tried: .*signal 9; .*FLASHSMITH_JOBS"):
         workshop.build()
-    # The same file in every way that a probe is remembered by.
+    # The new file agrees with the old one in all that a probe remembers.
     workshop.compiler.write_text(honest.ljust(before.st_size))
     os.utime(workshop.compiler, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert workshop.compiler.stat().st_size == before.st_size

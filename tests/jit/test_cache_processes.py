@@ -1,4 +1,4 @@
-"""The kernel cache: several processes, their deaths, and a full disk."""
+"""The kernel cache: several processes, processes that die, and a full disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flashsmith.jit import (
 from support.tiny_build import INSTANCES
 from support.workshop import HOST_FILES, KERNEL_FILES, Workshop, replace
 
-# ---- several processes, and their deaths ----
+# ---- several processes, and processes that die ----
 
 
 def test_eight_processes_build_once(workshop: Workshop) -> None:
@@ -58,7 +58,8 @@ def test_killed_build_resumes(workshop: Workshop, monkeypatch: pytest.MonkeyPatc
     assert list_libraries() == []
     assert workshop.find() is None
 
-    # Another log: the compiler that the dead builder had started may still write into the first.
+    # The second compiler has another log, because the dead builder's compiler may still write to
+    # the first.
     workshop.log = workshop.root / "second.log"
     second = tiny.make_compiler(workshop.root / "second", workshop.log)
     monkeypatch.setenv("FLASHSMITH_CXX", str(second))
@@ -79,7 +80,8 @@ def test_interrupt_ends_the_compilers(workshop: Workshop) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         workshop.build(2, jobs=3, progress=interrupt)
-    # Killed processes take a moment to go on a busy machine; a compiler left alone would sleep on.
+    # Killed processes take a moment to end on a busy machine; a compiler that was left alone would
+    # sleep.
     deadline = time.monotonic() + 20
     while running := [pid for pid in pids.read_text().split() if tiny.is_running(pid)]:
         assert time.monotonic() < deadline, running

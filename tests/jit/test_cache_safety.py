@@ -1,4 +1,4 @@
-"""The kernel cache: damage, and who may write to it."""
+"""The kernel cache: damage, and write permission."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_file_in_place_of_an_entry_is_replaced(workshop: Workshop) -> None:
     assert workshop.new_compilations() == ["link"]
 
 
-# ---- who may write ----
+# ---- write permission ----
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
@@ -96,7 +96,7 @@ def test_cache_that_others_can_write_is_refused(workshop: Workshop, mode: int) -
 
 @pytest.mark.parametrize("name", ["libraries", "objects", "staging"])
 def test_a_folder_of_it_that_others_can_write_is_refused(workshop: Workshop, name: str) -> None:
-    """The cache's own mode may have been opened and closed again."""
+    """The mode of the cache itself may have been opened and closed again."""
     workshop.build()
     folder = workshop.cache / name
     folder.chmod(0o777)
@@ -125,7 +125,7 @@ def test_cache_is_private_whatever_the_umask(workshop: Workshop) -> None:
         os.umask(before)
     for folder in (workshop.cache, workshop.cache / "objects", library.directory):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert workshop.new_compilations() == []  # nothing counts as foreign
+    assert workshop.new_compilations() == []  # the cache trusts its own files
 
 
 def test_file_in_place_of_the_cache(workshop: Workshop) -> None:

@@ -42,7 +42,7 @@ def test_what_was_not_built_has_no_command(sources: SourceTree) -> None:
     assert compile_commands(INSTANCES[:2], EMULATOR, sources=sources) == []
     build_library(INSTANCES[:1], EMULATOR, sources=sources)
     commands = compile_commands(INSTANCES[:2], EMULATOR, sources=sources)
-    # The registry that was built knows another map.
+    # The registry is left out: a registry that was built has another map.
     assert {Path(str(command["file"])).stem for command in commands} == {
         "memory",
         INSTANCES[0].slug,

@@ -1,4 +1,4 @@
-"""Machine code as cuobjdump prints it: what it is asked, and what is made of its answer."""
+"""The disassembler: how cuobjdump is called, and how its output is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from flashsmith.jit.disassembler import disassemble
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cuobjdump with nvdisasm beside it: prints its PATH, its words, and what is no UTF-8."""
+    """Returns a fake cuobjdump with nvdisasm beside it, which prints its PATH, its arguments, and a
+    byte that is not UTF-8."""
     for name in ("cuobjdump", "nvdisasm"):
         (tmp_path / name).write_text('#!/bin/sh\necho "$PATH"; echo "$@"; printf "\\377"\n')
         (tmp_path / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Headers that change while a build reads them: no object stays under the key of another."""
+"""Headers that change during a build: no object is kept under the key of another."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HEADER = "include/flashsmith/tiny.cuh"
 
 
 def write_during_compile(kernels: str, commands: str) -> str:
-    """Shell for tiny.make_compiler: what somebody does while these files are compiled, and those
-    that were compiled before are in the cache."""
+    """Returns shell code for tiny.make_compiler that runs commands while some kernels are compiled,
+    when the kernels before them are in the cache."""
     return f'case "$*" in *{kernels}*) sleep 2; {commands};; esac'
 
 
@@ -51,7 +51,7 @@ def use_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -
 def test_an_object_of_a_header_that_changed_is_not_kept(
     csrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
 ) -> None:
-    """Restored or not: the compiler below reads 8, the key was made for 7."""
+    """The compiler reads 8 and the key was made for 7, even if the header is restored."""
     header = csrc / HEADER
     restore = f'c++ "$@"; sed -i s/8/7/ {header}; exit 0' if is_restored else ":"
     writes = write_during_compile(INSTANCES[0].slug, f"sed -i s/7/8/ {header}; {restore}")
@@ -96,7 +96,7 @@ def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
     (tmp_path / "new").write_text("1\n")
     (tmp_path / "new").rename(replaced)
     removed.unlink()
-    touched.touch()  # nobody can tell it from one that was written and restored
+    touched.touch()  # it looks like a header that was changed and restored
     assert headers.changed() == sorted([written, replaced, removed, touched])
 
 
@@ -105,7 +105,7 @@ def test_every_way_to_change_is_seen(tmp_path: Path) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read from now on."""
+    """Returns a list of the names of files that are read from now on."""
     names: list[str] = []
     read_bytes = Path.read_bytes
 
@@ -118,7 +118,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def present(text: str, *roots: Path) -> dict[str, str]:
-    """Name -> text of what is included now."""
+    """Returns the name -> the text of each header that is included now."""
     found = HeaderTree.present(roots[0]).included({"text.cu": text}, roots).found
     return {header.name: header.text for header in found}
 
@@ -154,7 +154,7 @@ def test_a_header_that_changed_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "a"])
 def test_a_header_that_comes_before_another_is_seen(tmp_path: Path, folder: str) -> None:
-    """A new header is seen although no header that was read has changed."""
+    """A new header is noticed although no header that was read has changed."""
     first, last = tmp_path / "first" / folder, tmp_path / "first/last" / folder
     last.mkdir(parents=True)
     text = f'#include "{folder or "."}/one.cuh"'

@@ -18,20 +18,21 @@ ARRIVE = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ"
 
 
 def parse(program: str) -> Function:
-    """The function of a listing, in which ARRIVE is an arrival."""
+    """Returns the function of a listing, in which ARRIVE stands for an arrival."""
     (function,) = parse_machine_code(listing(re.sub(r"(?<![\w.])ARRIVE(?![\w.])", ARRIVE, program)))
     return function
 
 
 def early(program: str) -> list[tuple[int, list[int]]]:
-    """Lines of the program: each early release and the loads that are in flight there."""
+    """Returns, by lines of the program, each early release and the loads that are in flight
+    there."""
     return [
         (found.address // 16, [int(load.rpartition(" ")[2], 16) // 16 for load in found.loads])
         for found in find_early_releases(parse(program))
     ]
 
 
-# ---- one after the other ----
+# ---- straight-line code ----
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def early(program: str) -> list[tuple[int, list[int]]]:
         ("BAR.SYNC.DEFER_BLOCKING 0x0", True),
         ("WARPGROUP.ARRIVE", True),
         ("DEPBAR.LE SB0, 0x0", False),
-        ("DEPBAR.LE SB0, 0x1", True),  # which of them has arrived is not known
+        ("DEPBAR.LE SB0, 0x1", True),  # which load has arrived is not known
         ("DEPBAR.LE SB1, 0x0", True),
         ("DEPBAR.LE SB1, 0x0, {0,4}", False),
         ("DEPBAR {3,0}", False),
@@ -80,7 +81,7 @@ def test_what_reads_no_shared_memory(load: str) -> None:
     [
         "@!P0 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4], RZ",
         "SYNCS.ARRIVE.TRANS64 RZ, [UR4], R4",  # expect_tx
-        "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R4.64], RZ",  # at the barrier of another block
+        "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R4.64], RZ",  # at the barrier of another thread block
         "SYNCS.ARRIVE.TRANS64.OPTOUT.A1T0 RZ, [UR4], RZ",
         "ATOMS.ARRIVE.64 RZ, [URZ]",
         "ARRIVES.LDGSTSBAR.64 [URZ]",
@@ -132,7 +133,7 @@ def test_a_load_without_a_scoreboard_is_in_flight_until_a_fence() -> None:
     assert early(program) == [(2, [0])]
 
 
-# ---- over branches ----
+# ---- branches ----
 
 
 @pytest.mark.parametrize(
@@ -142,33 +143,33 @@ def test_a_load_without_a_scoreboard_is_in_flight_until_a_fence() -> None:
         ("LDS R4, [R2] -> 0\nBRA {L}\nARRIVE\nL: EXIT", []),
         ("LDS R4, [R2] -> 0\nEXIT\nARRIVE", []),
         ("LDS R4, [R2] -> 0\n@P0 EXIT\nARRIVE", [(2, [0])]),
-        # Loaded on one of two paths; waited for on one, on both.
+        # One of two paths loads; one path waits, or both do.
         ("@P0 BRA {L}\nLDS R4, [R2] -> 0\nL: ARRIVE", [(2, [1])]),
         ("LDS R4, [R2] -> 0\n@P0 BRA {L}\nNOP <- 0\nL: ARRIVE", [(3, [0])]),
         ("LDS R4, [R2] -> 0\n@P0 BRA {M}\nNOP <- 0\nBRA {L}\nM: NOP <- 0\nL: ARRIVE", []),
         ("LDS R4, [R2] -> 0\nBRA P1, {L}\nARRIVE\nL: EXIT", [(2, [0])]),
         ("LDS R4, [R2] -> 0\nBRA.U UP0, {L}\nARRIVE\nL: EXIT", [(2, [0])]),
         ("LDS R4, [R2] -> 0\nWARPSYNC.COLLECTIVE R9, {L}\nEXIT\nL: ARRIVE", [(3, [0])]),
-        # Round a loop: the load of one iteration, the arrival of the next.
+        # A loop: the load of one iteration precedes the arrival of the next.
         ("L: ARRIVE\nLDS R4, [R2] -> 0\n@P0 BRA {L}\nEXIT", [(0, [1])]),
         ("L: ARRIVE\nLDS R4, [R2] -> 0\n@P0 BRA {L} <- 0\nEXIT", []),
         (
             "L: NOP\nM: ARRIVE\n@P1 BRA {M}\nLDS R4, [R2] -> 0\n@P0 BRA {L}\nEXIT",
             [(1, [3])],
         ),
-        # Two lanes' paths meet behind a BSYNC, whichever they came to.
+        # The paths of two lanes meet behind a BSYNC, whichever BSYNC they came to.
         (
             "BSSY B0, {J}\n@P0 BRA {M}\nLDS R4, [R2] -> 0\nBSYNC B0\nM: BSYNC B0 <- 0\nJ: ARRIVE",
             [(5, [2])],
         ),
-        # To nobody knows where.
+        # The target of the branch is unknown.
         ("ARRIVE\nLDS R4, [R2] -> 0\nBRX R6 -0x20", [(0, [1])]),
         ("LDS R4, [R2] -> 0\nBRX R6 -0x20\nEXIT\nARRIVE\nEXIT", [(3, [0])]),
         ("LDS R4, [R2] -> 0\nCALL.ABS.NOINC R6\nEXIT", [(1, [0])]),
         ("LDS R4, [R2] -> 0\nCALL.ABS.NOINC R6 <- 0\nEXIT", []),
         ("LDS R4, [R2] -> 0\nBRA 0x4000", [(1, [0])]),
         ("LDS R4, [R2] -> 0\nRET R6 0x0", [(1, [0])]),
-        # Through a subroutine.
+        # The path goes through a subroutine.
         ("LDS R4, [R2] -> 0\nCALL.REL.NOINC {S}\nARRIVE\nEXIT\nS: RET R6 0x0", [(2, [0])]),
         (
             "LDS R4, [R2] -> 0\nCALL.REL.NOINC {S}\nARRIVE\nEXIT\nS: NOP <- 0\nRET R6 0x0",
@@ -188,11 +189,11 @@ def test_paths(program: str, expected: list[tuple[int, list[int]]]) -> None:
     assert early(program) == expected
 
 
-# ---- against every path of programs drawn at random ----
+# ---- against every path of random programs ----
 
 
 def random_program(random: random.Random, length: int) -> str:
-    """Loads, waits, arrivals, fences and branches to anywhere."""
+    """Returns a program with loads, waits, arrivals, fences and branches to any line."""
     choices = (
         "LDS R4, [R2] -> {board}", "NOP <- {board}", "ARRIVE", "@P0 ARRIVE <- {board}", "NOP",
         "@P0 BRA {target}", "BRA {target}", "MEMBAR.ALL.CTA", "@P1 EXIT", "BSYNC B0",
@@ -208,8 +209,8 @@ def random_program(random: random.Random, length: int) -> str:
 
 
 def by_walking(function: Function) -> dict[int, set[int]]:
-    """Address of a release -> those of the loads in flight, by visiting every state there is: an
-    instruction and the loads in flight before it, one path at a time."""
+    """Returns the address of each release -> the addresses of the loads in flight there. It visits
+    every state (an instruction and the loads in flight before it), one path at a time."""
     code = function.instructions
     after: dict[int, list[int]] = {}
     leaves = set()
@@ -219,7 +220,7 @@ def by_walking(function: Function) -> dict[int, set[int]]:
         after[block.indices[-1]] = [blocks[each].indices[0] for each in block.successors]
         leaves |= {block.indices[-1]} if block.leaves else set()
     found: dict[int, set[int]] = {}
-    # The lint starts every block with nothing in flight, those that nothing leads to as well.
+    # The lint starts every block with no load in flight, even a block that no branch reaches.
     states: list[tuple[int, frozenset[int]]] = [(b.indices[0], frozenset()) for b in blocks]
     seen = set(states)
     while states:
@@ -256,7 +257,7 @@ def test_as_if_every_path_were_walked() -> None:
     assert n_early > 100
 
 
-# ---- what is said ----
+# ---- messages ----
 
 
 def test_excerpts_of_nvcc() -> None:

@@ -1,4 +1,4 @@
-"""The lint as a build runs it: what is refused, what is recorded, what is said without a tool."""
+"""The lint in a build: what is refused, what is recorded, and what is reported without a tool."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def csrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(csrc: Path, kernel: str, force: bool = False) -> Library:
-    """A library whose kernel is one of release.cu, for all that its name says."""
+    """Builds a library whose kernel is one of release.cu, under the name of a real kernel."""
 
     def generate(instances: Sequence[KernelId]) -> dict[str, str]:
         text = (DATA / "release.cu").read_text()
@@ -86,7 +86,7 @@ def build(csrc: Path, kernel: str, force: bool = False) -> Library:
 
 
 def object_manifests() -> list[dict[str, Any]]:
-    """Of the kernels in the cache."""
+    """Returns the manifests of the kernels in the cache."""
     cache = KernelCache()
     manifests = [cache.read(entry) for entry in cache.entries(cache.objects)]
     return [each for each in manifests if each and not each["name"].startswith("host")]
@@ -109,7 +109,7 @@ def test_an_early_arrival_is_refused(
     (manifest,) = object_manifests()
     assert manifest["lint"]["early_releases"][0]["function"] == kernel
     assert manifest["lint"]["not_linted"] == []
-    # The object stays, and is refused again without being compiled or linted again.
+    # The object stays, and is refused again without a second compilation or lint.
     monkeypatch.setattr(disassembler, "_tool_folders", lambda: pytest.fail("linted again"))
     with pytest.raises(BuildError) as again:
         build(csrc, kernel)
@@ -125,14 +125,15 @@ def test_an_arrival_after_the_load_has_arrived_is_built(
     assert library.not_linted == {}
     (manifest,) = object_manifests()
     assert manifest["lint"] == {"early_releases": [], "not_linted": []}
-    # A listing is as long as twenty objects; none is kept.
+    # A listing is twenty times as long as an object, so none is kept.
     assert not [path for path in KernelCache().root.rglob("*") if "sass" in path.name]
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        # All of Q in registers, released by an arrival; some of it, beside blocks that pass by.
+        # The first kernel has all of Q in registers, released by an arrival; the second has a part
+        # of Q.
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+q_regs_8+overlap+persistent+queue+tiles+lazy_8"
         "+stale+tma_store",
         "(FP16, 192, 128, 64, 2): wgmma+stages_2+q_regs_4+overlap+ping_pong+persistent+queue"
@@ -159,7 +160,7 @@ def test_kernels_with_Q_in_registers_pass(
 def test_other_architectures_are_decoded(
     nvcc: Path, cuobjdump: Path, tmp_path: Path, arch: str
 ) -> None:
-    """An early arrival is found, one behind a use is not: on sm_8x ptxas waits by itself."""
+    """The lint finds an early arrival, and none behind a use; on sm_8x ptxas adds a wait itself."""
     text = compile_and_disassemble(nvcc, tmp_path, arch)
     lint = lint_machine_code(text)
     assert lint.not_linted == ()
@@ -214,7 +215,7 @@ def test_the_emulator_has_no_machine_code(csrc: Path, no_cuobjdump: None) -> Non
     assert build_library([INSTANCE], Target.emulator(), sources=sources).not_linted == {}
 
 
-# ---- what the command line says ----
+# ---- what the command line reports ----
 
 
 @pytest.mark.parametrize("reasons", [[], ["no cuobjdump was found; install it"]])

@@ -1,4 +1,5 @@
-"""Locks of the cache: of processes and threads, after a fork, and where the system has none."""
+"""Locks of the cache: between processes and threads, after a fork, and without support by the
+system."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def open_descriptors() -> list[int]:
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until it is killed."""
+    """Yields another process that holds the lock until it is killed."""
     script = f"{_HOLD} print('held', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True
@@ -89,7 +90,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
 
 
 def test_a_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:
-    """It would hold it after its parent has died, and wait for itself."""
+    """Otherwise the child would hold the lock after its parent has died, and wait for itself."""
     lock = FileLock(tmp_path / "lock")
     assert lock.acquire()
     ready, go_on = os.pipe(), os.pipe()
@@ -101,7 +102,8 @@ def test_a_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:
     try:
         assert os.read(ready[0], 1) == b"!"
         assert not FileLock(lock.path).acquire(wait=False), "the parent holds it still"
-        # As the system does when the parent dies: no LOCK_UN, which would reach the child's, too.
+        # The system closes the file like this when the parent dies. LOCK_UN would release the
+        # child's too.
         descriptor, lock._descriptor = lock._descriptor, None
         assert descriptor is not None
         os.close(descriptor)
@@ -129,7 +131,7 @@ def test_where_there_are_no_locks_nobody_waits(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    """Also not for the lock files that a cache had when it was copied there."""
+    """Lock files that were copied there with a cache do not make a build wait either."""
     workshop.build(2)
     left = [*workshop.cache.rglob("*.lock")]
     assert left
@@ -146,7 +148,7 @@ def test_where_there_are_no_locks_nobody_waits(
 def test_without_locks_leftovers_go_when_they_are_old(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can say whether their builder lives."""
+    """It is unknown without locks whether the builder of a file is alive."""
     cache = KernelCache()
     cache.create()
     monkeypatch.setattr(fcntl, "flock", refuse_with(errno.ENOSYS))
@@ -169,7 +171,7 @@ def test_tuning_waits_for_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pass
 
 
-# ---- what to do about other errors ----
+# ---- advice for other errors ----
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def few_descriptors(free: int) -> Iterator[None]:
 
 
 def test_a_build_of_many_kernels_needs_few_descriptors(workshop: Workshop) -> None:
-    """A lock for each would be more than a shell's usual limit allows for a whole family."""
+    """One lock a kernel would exceed a shell's usual limit for a whole family."""
     count = len(INSTANCES)
     with few_descriptors(12):
         library = workshop.build(count)
@@ -221,7 +223,7 @@ def test_a_build_of_many_kernels_needs_few_descriptors(workshop: Workshop) -> No
 
 @pytest.mark.parametrize("free", [1, 2, 4, 6, 8])
 def test_without_descriptors_the_limit_is_named(workshop: Workshop, free: int) -> None:
-    """Whatever is the first for which there is none."""
+    """The limit is named whichever file is the first that cannot be opened."""
     KernelCache().create()
     with few_descriptors(free):
         try:

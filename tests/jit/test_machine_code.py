@@ -1,4 +1,4 @@
-"""Machine code as text: what is read out of it, and where control may go."""
+"""Machine code as text: what is parsed, and where control may go."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_an_instruction_has_its_parts() -> None:
     assert str(arrival) == "SYNCS.ARRIVE.TRANS64.A1T0 at 0x00b0"
     assert arrival.scoreboard is None
     assert arrival.target is None
-    loop = by_opcode(early, "BRA")  # behind EXIT: to itself
+    loop = by_opcode(early, "BRA")  # behind EXIT, to itself
     assert loop.target == loop.address
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_use_of_a_load_waits_for_its_scoreboard(arch: str) -> None:
-    """So the control bits are where we think, on every architecture."""
+    """This shows that the control bits are decoded correctly on every architecture."""
     code = parse_machine_code(excerpt(arch))[0].instructions
     for opcode, register in (("LDSM", "R4"), ("S2R", None)):
         at = next(i for i, each in enumerate(code) if each.base == opcode)
@@ -85,7 +85,7 @@ def test_text_without_functions() -> None:
 
 
 def edges(program: str) -> dict[int, set[int]]:
-    """Returns which instruction may follow which, by line; -1 is code outside of the function."""
+    """Returns the lines that may follow each line; -1 is code outside of the function."""
     (function,) = parse_machine_code(listing(program))
     blocks = find_blocks(function.instructions)
     found = {}

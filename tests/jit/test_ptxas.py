@@ -1,4 +1,4 @@
-"""What ptxas says: registers, spills and warnings, of which a build warns."""
+"""The output of ptxas: registers, spills and warnings, of which a build warns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from flashsmith.jit import (
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
 from support.tiny_build import EMULATOR, INSTANCES
 
-# nvcc 13.0: a kernel of 128 floats a thread under __launch_bounds__(1024), and one that fits.
+# nvcc 13.0 printed this for a kernel of 128 floats a thread under __launch_bounds__(1024), and for
+# one that fits.
 RECORDED = """\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z7spillerILi128EEvPfi' for 'sm_80'
@@ -35,7 +36,7 @@ ptxas info    : Used 30 registers, used 0 barriers
 ptxas info    : Compile time = 33.791 ms
 """  # noqa: E501
 
-# nvcc 13.0: a kernel that calls a function that was not inlined.
+# nvcc 13.0 printed this for a kernel that calls a function that was not inlined.
 RECORDED_CALL = """\
 ptxas info    : Compiling entry function '_Z1kPfi' for 'sm_80'
 ptxas info    : Function properties for _Z1kPfi
@@ -81,7 +82,7 @@ def test_recorded_ptxas_warning() -> None:
     assert parse_performance_warnings(RECORDED) == []
 
 
-# A fake compiler's log becomes the object's log, with what ptxas would have said.
+# The log of a fake compiler becomes the log of the object, with lines that ptxas would print.
 @pytest.mark.parametrize(
     ("log", "message"),
     [

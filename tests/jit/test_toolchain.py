@@ -1,4 +1,4 @@
-"""Targets, and how compilers are found."""
+"""Targets, and the search for compilers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_bad_targets(kind: str, archs: tuple[str, ...], message: str) -> None:
 
 @pytest.fixture
 def no_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty PATH folder, and no other way to any compiler."""
+    """Returns an empty folder as PATH, after all other ways to a compiler are removed."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
     monkeypatch.setenv("PATH", str(binaries))
@@ -172,7 +172,7 @@ def test_nvcc_is_found_in_order(
         f'exec {make_toolkit(on_path, libraries="targets/x86_64-linux/lib")} "$@"',
     )
     assert find_cuda_toolkit().nvcc.found_by == "PATH"
-    assert find_cuda_toolkit().root == on_path  # nvcc itself says where, though it is a script
+    assert find_cuda_toolkit().root == on_path  # nvcc itself, a script here, tells its root
 
     make_toolkit(home)
     monkeypatch.setenv("CUDA_HOME", str(home))

@@ -1,4 +1,4 @@
-"""What a kernel refuses beside q, k, v and o: what its variant lacks or has, and shapes of it."""
+"""The extras that a kernel refuses: those that its variant lacks or needs, and wrong shapes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from flashsmith.configs import FULL, KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target, build_library
 from flashsmith.runtime import find_kernel, load_library
-from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.call_args import FULL_EXTRAS, CallArgs
 from support.bad_input import MARK
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 CHANGED = Variant(causal=True, window=True, softcap=True, alibi=True, bias=True, sinks=True)
-RAGGED = Variant(ragged=True)
+VARLEN = Variant(varlen=True)
 Q_SHAPE, K_SHAPE = (2, 40, 4, 64), (2, 50, 2, 64)
 
 
@@ -25,7 +25,7 @@ def ints(*values: int) -> torch.Tensor:
 
 EXTRAS = {
     FULL: FULL_EXTRAS,
-    CHANGED: Extras(
+    CHANGED: CallArgs(
         alibi_slopes=torch.rand(4),
         bias=torch.zeros(1, 4, 40, 50).half(),
         sinks=torch.zeros(4),
@@ -33,7 +33,7 @@ EXTRAS = {
         window_left=7,
         window_right=3,
     ),
-    RAGGED: Extras(seqused_q=ints(40, 0), seqused_k=ints(3, 50)),
+    VARLEN: CallArgs(seqused_q=ints(40, 0), seqused_k=ints(3, 50)),
 }
 
 
@@ -42,13 +42,13 @@ def _kernels() -> None:
     load_library(build_library([KernelId(CONFIG, v) for v in EXTRAS], Target.emulator()))
 
 
-def launch(variant: Variant, extras: Extras, **changes: torch.Tensor) -> torch.Tensor:
-    """o; v is k."""
+def launch(variant: Variant, extras: CallArgs, **changes: torch.Tensor) -> torch.Tensor:
+    """Returns o; k serves as v."""
     kernel = find_kernel(KernelId(CONFIG, variant), Target.emulator())
     tensors = {"q": torch.randn(Q_SHAPE).half(), "k": torch.randn(K_SHAPE).half()} | changes
     q, k = tensors["q"], tensors["k"]
     o = torch.full(q.shape, MARK).half()
-    # More than a plan asks for is taken, and nothing where it asks for nothing.
+    # A workspace may be larger than the plan requests, and is None if the plan requests none.
     needed = kernel.plan(q, k, k, o, extras=extras).workspace_bytes
     workspace = torch.zeros(needed + 1024, dtype=torch.uint8) if needed else None
     kernel(q, k, k, o, 0.1, extras=extras, workspace=workspace)
@@ -84,14 +84,14 @@ def test_all_is_given_that_a_variant_has(name: str) -> None:
     is_number = not isinstance(GIVEN[name], torch.Tensor)
     words = f"{name} is .*, but .* needs one" if is_number else f"{name} is None, but .* needs it"
     with pytest.raises(ValueError, match=words):
-        launch(CHANGED, EXTRAS[CHANGED]._replace(**{name: Extras._field_defaults[name]}))
+        launch(CHANGED, EXTRAS[CHANGED]._replace(**{name: CallArgs._field_defaults[name]}))
 
 
 def test_lengths_are_given_to_kernels_that_have_them_alone() -> None:
     with pytest.raises(ValueError, match="cu_seqlens or seqused was passed, but"):
         launch(FULL, FULL_EXTRAS._replace(seqused_k=ints(1, 2)))
     with pytest.raises(ValueError, match="cu_seqlens or seqused is None, but"):
-        launch(RAGGED, FULL_EXTRAS)
+        launch(VARLEN, FULL_EXTRAS)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_lengths_fit_each_other_and_the_tensors(
     words: str,
 ) -> None:
     with pytest.raises(error, match=words):
-        launch(RAGGED, FULL_EXTRAS._replace(**lengths), **changes)
+        launch(VARLEN, FULL_EXTRAS._replace(**lengths), **changes)
 
 
 def test_o_is_apart_from_what_is_read_beside_k_and_v() -> None:
@@ -167,7 +167,7 @@ def test_o_is_apart_from_what_is_read_beside_k_and_v() -> None:
 
 
 def test_numbers_are_looked_at_in_every_call() -> None:
-    """Those that the call before had may be others now."""
+    """The numbers of a repeated call may differ from those of the call before."""
     extras = EXTRAS[CHANGED]
     launch(CHANGED, extras)
     with pytest.raises(ValueError, match="softcap is 0"):
@@ -178,7 +178,7 @@ def test_numbers_are_looked_at_in_every_call() -> None:
 
 @pytest.mark.parametrize(("batch", "n_q"), [(2, 0), (0, 40)])
 def test_a_bias_of_no_elements_may_have_any_strides(batch: int, n_q: int) -> None:
-    """``expand(...).contiguous()`` of nothing is expanded still."""
+    """``expand(...).contiguous()`` of an empty tensor stays expanded."""
     bias = torch.zeros(batch, 4, n_q, 1).half().expand(-1, -1, -1, 50).contiguous()
     assert bias.stride(-1) == 0
     q, k = torch.zeros(batch, n_q, 4, 64).half(), torch.zeros(batch, 50, 2, 64).half()

@@ -1,4 +1,4 @@
-"""What the kernels refuse, each family alike, and the unusual layouts that they take."""
+"""The input that the kernels of both families refuse, and the unusual layouts that they accept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def kernel_of(cfg: Any) -> Kernel:
 
 
 def good(cfg: Any = QUEUE) -> Arguments:
-    """Arguments that `launch` takes."""
+    """Returns arguments that `launch` accepts."""
     q, k, v = (torch.randn(shape).half() for shape in (Q_SHAPE, K_SHAPE, K_SHAPE))
     return {
         "q": q,
@@ -86,13 +86,13 @@ def expanded(dim: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def huge_stride(t: torch.Tensor) -> torch.Tensor:
-    """The second sequence lies 2^40 bytes behind the first: nobody may look there."""
+    """Puts the second sequence 2^40 bytes behind the first, where no memory is mapped."""
     strides = (1 << 40, *(s * t.element_size() for s in t.stride()[1:]))
     return torch.from_numpy(np.lib.stride_tricks.as_strided(t.numpy(), t.shape, strides))
 
 
 def lse_in(name: str) -> Callable[[Arguments], Arguments]:
-    """lse in the memory of another tensor."""
+    """Returns a change that puts lse into the memory of another tensor."""
 
     def change(a: Arguments) -> Arguments:
         return {"lse": a[name].view(-1).view(torch.float32)[: math.prod(LSE_SHAPE)].view(LSE_SHAPE)}
@@ -254,7 +254,7 @@ def test_a_good_call_works_after_a_bad_one(cfg: Any) -> None:
 
 
 def test_a_workspace_may_be_longer_than_int() -> None:
-    """Memory that nobody touches: the kernel uses the first bytes alone."""
+    """The kernel uses only the first bytes, so that the rest is never touched."""
     for dtype, length in ((np.uint8, 1 << 31), (np.int32, 1 << 30)):
         launch(**good() | {"workspace": torch.from_numpy(np.zeros(length, dtype))})
 
@@ -280,7 +280,8 @@ def test_nothing_to_compute_is_still_checked(cfg: Any) -> None:
 
 @EACH
 def test_a_dimension_of_size_1_may_have_any_stride(cfg: Any) -> None:
-    """A map's strides are multiples of 16 bytes, but these are never used."""
+    """A tensor map needs strides that are multiples of 16 bytes, except where they are never
+    used."""
     q, k, v = (torch.randn(1, n, 1, 96).half() for n in (70, 50, 50))
     expected = flashsmith.forward(cfg, q, k, v)
 
@@ -304,7 +305,7 @@ def test_one_query_and_one_key_with_strides_of_0(cfg: Any) -> None:
 
 @EACH
 def test_slices_of_one_tensor_do_not_overlap(cfg: Any) -> None:
-    """o beside q, k and v, in turn with them: address ranges cross, elements do not."""
+    """Each row of o follows one of q, k and v: address ranges overlap, elements do not."""
     q, k, v, o = torch.randn(2, 70, 4, 3, 96).half().unbind(2)
     expected = flashsmith.forward(cfg, q, k, v)
     assert torch.equal(flashsmith.forward(cfg, q, k, v, o), expected)
@@ -312,7 +313,7 @@ def test_slices_of_one_tensor_do_not_overlap(cfg: Any) -> None:
 
 @EACH
 def test_rows_of_keys_may_overlap(cfg: Any) -> None:
-    """A window that slides over one sequence."""
+    """The keys are a window that slides over one sequence."""
     memory = torch.randn(50 * 8 + 96).half()
     window = memory.as_strided((1, 50, 1, 96), (memory.numel() // 8 * 8, 8, 96, 1))
     q = torch.randn(1, 70, 1, 96).half()

@@ -1,4 +1,5 @@
-"""What forward refuses of masks, scores and lengths: named, with nothing written to o."""
+"""Masks, scores and lengths that forward refuses, by the argument's name and without a write to
+o."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ LENGTHS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    packed = map(Variant.from_name, ("ragged", "alibi+ragged", "bias+ragged"))
+    packed = map(Variant.from_name, ("varlen", "alibi+varlen", "bias+varlen"))
     kinds = (*VARIANTS, *SINGLE, *packed)
     load_kernels([KernelId(cfg, v) for cfg in FAMILIES.values() for v in kinds], Target.emulator())
 
 
 def good(cfg: Any, *, packed: bool = False) -> Arguments:
-    """Arguments that forward takes."""
+    """Returns arguments that forward accepts."""
     dtype = cfg.dtype.to_torch_dtype()
     rows_q, rows_k = ((30,), (20,)) if packed else (DENSE_Q, DENSE_K)
     q = torch.randn(*rows_q, HEADS, cfg.d_head).to(dtype)
@@ -46,7 +47,7 @@ def given(name: str, value: Any) -> Callable[[Arguments], Arguments]:
 
 
 def bad(name: str, title: str, value: Any, error: type[Exception], *words: str) -> Case:
-    """An argument whose name begins the message."""
+    """Returns a case in which one argument is wrong; its name begins the message."""
     return case(f"{name} {title}", given(name, value), error, f"{name} ", *words)
 
 
@@ -71,7 +72,7 @@ def with_grad(name: str, size: int) -> Case:
 
 
 def narrow(q: int, v: int) -> Callable[[Arguments], Arguments]:
-    """Returns rows of another length."""
+    """Returns a change that gives the tensors rows of other lengths."""
 
     def change(a: Arguments) -> Arguments:
         of_q, of_k = a["q"].shape[:-1], a["k"].shape[:-1]
@@ -148,7 +149,7 @@ PACKED = [
         for c in (
             bad(name, "a list", [0, 5, rows], TypeError, "is a list", "torch.Tensor"),
             bad(name, "int64", ints(0, 5, rows, dtype=torch.int64), TypeError, "int64", "int32"),
-            bad(name, "falling", ints(0, rows, 5), ValueError, f"falls from {rows} to 5"),
+            bad(name, "falling", ints(0, rows, 5), ValueError, f"= 5 follows {rows}"),
             bad(name, "beyond the tensor", ints(0, 5, rows + 1), ValueError, str(rows)),
             bad(name, "below 0", ints(-1, 5, rows), ValueError, "-1"),
             bad(name, "of two dimensions", ints(0, 5, rows)[None], ValueError, "(1, 3)"),

@@ -1,8 +1,7 @@
 """Causal kernels at every distance between the lengths of q and k.
 
-Which block of keys is the first with a mask, and which is the last at all, is a matter of
-(len_k - len_q + first row + a little) modulo B_c. The distances here run over a whole B_c and
-beyond.
+The first block of keys with a mask, and the last block, depend on (len_k - len_q + first row + a
+little) modulo B_c. The distances here cover more than a whole B_c.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ KERNELS = {
 def test_first_row_of_a_warp_sees_its_keys_alone(
     name: str, first_row: int, emulated: Emulated
 ) -> None:
-    """What it may not see is so large that one key of it would be all of the result."""
+    """The hidden keys are so large that a single one of them would dominate the result."""
     instance = KernelId(KERNELS[name], CAUSAL)
     kernel, B_c = emulated(instance), instance.config.B_c
     with emulation(kernel, count=False):

@@ -1,4 +1,4 @@
-"""The kernels' results on the emulator, against float64: scales, maxima, what is not finite."""
+"""The kernels' results on the emulator against float64: scales, maxima, non-finite numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.problems import Emulated, assert_correct, assert_lse, random_qkv, r
 from support.sm80_kernels import BASE, DECLARED, DECLARED_INSTANCES, KNOBS, SAMPLED_INSTANCES
 from support.sm90_kernels import LAST, VARIED
 
-SMALL = {"B_c", "B_r", "d_head", "dtype", "n_stages", "heads_per_group"}  # fields of many values
+SMALL = {"B_c", "B_r", "d_head", "dtype", "n_stages", "heads_per_group"}  # fields with many values
 FMA = [cfg for cfg in VARIED if cfg.fma_exponentials]
 
 
@@ -36,7 +36,7 @@ def test_the_samples_have_every_field_both_ways(samples: Samples) -> None:
 
 @BY_FAMILY
 def test_the_tuning_space_stays_inside_the_samples(samples: Samples) -> None:
-    """No value of a field in the tuning space is outside of what the tests run."""
+    """The samples have every value that a field has in the tuning space."""
     for name in {field.name for field in fields(samples.family.config)} - SMALL:
         run_here = {getattr(cfg, name) for cfg in samples.configs}
         assert {getattr(cfg, name) for cfg in samples.family.sets.tuning_space()} <= run_here, name
@@ -65,7 +65,8 @@ def test_the_sample_has_any_three_values_that_a_declared_kernel_has_at_once() ->
 
 @pytest.mark.parametrize("instance", SAMPLED_INSTANCES, ids=lambda i: i.slug)
 def test_declared_kernels_of_sm80(instance: KernelId, emulated: Emulated) -> None:
-    """A sample, on several blocks of keys, the last one ragged; on a GPU all run."""
+    """A sample of the kernels runs here, on several blocks of keys of which the last is partial;
+    all of them run on a GPU."""
     qkv = random_qkv(instance.config, 200)
     assert_correct(run(emulated(instance), qkv), qkv, instance)
 
@@ -83,7 +84,8 @@ def test_softmax_scale(instance: KernelId, scale: float, emulated: Emulated) -> 
 def test_maximum_that_moves(
     instance: KernelId, growth: float, order: int, emulated: Emulated
 ) -> None:
-    """By less and by more than the bound under which a lazy or stale maximum stays in place."""
+    """The maximum moves by less and by more than the bound below which a lazy or stale maximum
+    stays."""
     q, k, v = random_qkv(instance.config)
     ramp = torch.linspace(0, 4 * growth, 256).to(k.dtype)
     q[..., 0], k[..., 0] = 8.0, (ramp if order == 1 else ramp.flip(0))[None, :, None]
@@ -103,7 +105,8 @@ def test_large_logits_pick_one_key(instance: KernelId, emulated: Emulated) -> No
 def test_polynomials_of_exponents_far_below_zero(
     instance: KernelId, factor: float, emulated: Emulated
 ) -> None:
-    """2^-126 and below is nothing: an exponent that wrapped round would be a large number."""
+    """A weight of 2^-126 or below becomes 0; an exponent that wrapped round would make a large
+    number."""
     q, k, v = random_qkv(instance.config, 300)
     assert_correct(run(emulated(instance), (q * factor, k, v)), (q * factor, k, v), instance)
 
@@ -122,7 +125,7 @@ def test_nan_stays_in_the_rows_that_see_it(instance: KernelId, emulated: Emulate
 
 @BY_FAMILY
 def test_causal_ignores_the_future(samples: Samples, emulated: Emulated) -> None:
-    """Bitwise: what comes after a row does not reach it."""
+    """The first rows do not change by a bit when the keys behind them do."""
     for cfg in samples.some[:2]:
         kernel = emulated(KernelId(cfg, CAUSAL))
         q, k, v = random_qkv(cfg, 200, seq_len_k=230)
@@ -133,7 +136,7 @@ def test_causal_ignores_the_future(samples: Samples, emulated: Emulated) -> None
 
 @pytest.mark.parametrize("cfg", [VARIED[9], LAST, BASE], ids=str)
 def test_log_sum_exp_is_written_once(cfg: object, emulated: Emulated) -> None:
-    """By one of the lanes that know it."""
+    """One of the lanes that know the LSE writes it."""
     kernel = emulated(KernelId(cfg))
     qkv = random_qkv(cfg, 200, heads=2)
     stored = []
@@ -146,7 +149,7 @@ def test_log_sum_exp_is_written_once(cfg: object, emulated: Emulated) -> None:
 
 
 def test_tiles_of_a_queue_are_done_once(emulated: Emulated) -> None:
-    """By four blocks, one after the other: the first finds the queue empty before the others."""
+    """The queue is empty after the first of four thread blocks, which run one after the other."""
     kernel = emulated(KernelId(LAST))
     heads, seq_len = 12, 128
     with emulation(kernel, workers=1) as emulator:

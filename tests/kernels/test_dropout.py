@@ -1,4 +1,4 @@
-"""Dropout in the forward kernels: the mask bit for bit, and all that it must leave as it is."""
+"""Dropout in the forward kernels: the mask to the bit, and everything that it must not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support import sm80_kernels, sm90_kernels
 from support.dropout import BATCH, HEADS, STATE, P, counted, kept_by
 from support.semantics import CONFIGS, FAMILIES, assert_right, call, packing_of, tensors_of
 
-# Tiles of other shapes: two fragments a warp, four warpgroups, few keys and not a power of two.
+# More shapes of tiles: two fragments a warp, four warpgroups, few keys, and not a power of two.
 CONFIGS = CONFIGS | {
     "two fragments": sm80_kernels.VARIED[0],
     "four warpgroups": sm90_kernels.VARIED[1],
@@ -26,7 +26,7 @@ CONFIGS = CONFIGS | {
 }
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
-NAMES = ("dropout", "full", "causal+dropout", "causal", "ragged+dropout", "causal+ragged+dropout")
+NAMES = ("dropout", "full", "causal+dropout", "causal", "varlen+dropout", "causal+varlen+dropout")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""Elements that lie further apart than 32 bits can count, in every dimension and in one tile.
+"""Elements that are further apart than 32 bits can count, in every dimension and within one tile.
 
 The memory is reserved but never touched, apart from the pages that hold elements.
 """
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from flashsmith.configs import ForwardKernelConfig, KernelId, Variant
-from flashsmith.runtime import Extras, Kernel
+from flashsmith.runtime import CallArgs, Kernel
 from support import sm80_kernels, sm90_kernels
 from support.emulator_program import CXX, Run
 from support.far import interleaved
 from support.problems import TORCH_DTYPES, Emulated, Tensors
 from support.problems import run as run_kernel
-from support.semantics import places
+from support.semantics import offsets
 
 INT = 1 << 31
 KERNELS = {
@@ -30,7 +30,7 @@ KERNELS = {
 
 
 def far_tensors(cfg: ForwardKernelConfig, shape: list[int], dim: int, far: int) -> Tensors:
-    """q, k, v and o, with stride ``far`` along ``dim``."""
+    """Returns q, k, v and o, with stride ``far`` along ``dim``."""
     tensors = interleaved(4, shape, dim, far, TORCH_DTYPES[cfg.dtype])
     for t in tensors[:3]:
         t.copy_(torch.randn(shape))
@@ -54,8 +54,8 @@ EACH = pytest.mark.parametrize("cfg", KERNELS.values(), ids=KERNELS.keys())
 @pytest.mark.parametrize("far", [INT // 8, INT // 32 + 8, INT + 8], ids=["8", "32", "1"])
 @EACH
 def test_rows_of_one_tile(cfg: ForwardKernelConfig, far: int, kernel: Kernel) -> None:
-    """The product of a row and its stride passes 2^31: within the rows of a warp, within those of a
-    tile, from a tile to the next, from a block of keys to the one before."""
+    """The product of a row and its stride passes 2^31 within the rows of a warp, within those of a
+    tile, from a tile to the next, and from a block of keys to the one before."""
     assert_far_as_near(kernel, [1, 256, 1, cfg.d_head], 1, far)
 
 
@@ -74,14 +74,14 @@ PACKED = ("sm80", "sm90, bulk stores")
 @pytest.mark.parametrize("far", [INT // 16, INT // 2 + 8, INT + 8], ids=["16", "2", "1"])
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
-    """The sm90 family's maps of packed tensors reach a row from the end of its sequence."""
+    """A row is reached from the end of its sequence by the sm90 family's maps of packed tensors."""
     cfg, lengths = KERNELS[name], [20, 9, 35]
     shape = [1, sum(lengths), 2, cfg.d_head]
     q, k, v, o = (t[0] for t in far_tensors(cfg, shape, 1, far))
     near = [t.contiguous() for t in (q, k, v)]
-    kernel = emulated(KernelId(cfg, Variant(ragged=True)))
-    cu_seqlens = places(lengths)
-    extras = Extras(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
+    kernel = emulated(KernelId(cfg, Variant(varlen=True)))
+    cu_seqlens = offsets(lengths)
+    extras = CallArgs(cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
     expected = torch.empty_like(near[0])
     for given in ((q, k, v, o), (*near, expected)):
         n_bytes = kernel.plan(*given, extras=extras).workspace_bytes
@@ -93,5 +93,5 @@ def test_packed_rows(name: str, far: int, emulated: Emulated) -> None:
 
 @pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
 def test_log_sum_exp_beyond_int(run: Run) -> None:
-    """Of a warp alone: a launch would compute all the 2^31 rows before."""
+    """The case runs one warp alone, because a launch would compute all 2^31 rows before."""
     assert run("sm90_far_lse") == [1] * 16 + [0] * 16

@@ -1,4 +1,4 @@
-"""The forward kernels of 8 bits: what they compute, and which of them can be."""
+"""The FP8 forward kernels: what they compute, and which configurations are legal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import flashsmith
 from flashsmith.configs import FULL
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule, fp8_rules, get_fp8_kernel_configs
+from flashsmith.configs.sm90.fp8_space import fp8_candidates, fp8_heuristic, get_fp8_kernel_configs
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
@@ -31,7 +31,7 @@ SEMANTICS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("semantics", SEMANTICS.values(), ids=SEMANTICS.keys())
 @BOTH
 def test_masks_and_scores(cfg: Sm90ForwardKernelConfig, semantics: dict[str, Any]) -> None:
-    """Scales are part of a score before anything is done to it."""
+    """A score is scaled before anything else changes it."""
     Quantised(cfg).assert_right(cfg, **semantics)
 
 
@@ -48,7 +48,7 @@ def test_scales_are_of_all_of_a_head_or_of_a_request_too(
 def test_rows_may_be_shorter_than_the_kernels(
     cfg: Sm90ForwardKernelConfig, rows: tuple[int, int]
 ) -> None:
-    """What lies behind them is NaN."""
+    """The memory behind each row holds NaN."""
     asked = Quantised(cfg, rows=rows, lengths=(70, 40))
     asked.assert_right(cfg)
     found = asked.run(cfg)
@@ -62,8 +62,8 @@ def test_rows_may_be_shorter_than_the_kernels(
 
 @pytest.mark.parametrize("d_head", D_HEADS)
 def test_chosen_kernels_that_transpose_are_right(d_head: int) -> None:
-    """From d_head 96 on a warp has several batches of V, which small tiles have not."""
-    (cfg,) = fp8_rules(DType.BF16, d_head, fp8_values=True)
+    """From d_head 96 on a warp has several batches of V, which smaller tiles do not have."""
+    (cfg,) = fp8_candidates(DType.BF16, d_head, fp8_values=True)
     lengths = cfg.B_r + 10, 2 * cfg.B_c + 5
     Quantised(cfg, lengths, rows=(cfg.d_head, cfg.d_head), batch=1).assert_right(cfg)
 
@@ -72,10 +72,11 @@ def test_chosen_kernels_that_transpose_are_right(d_head: int) -> None:
 def test_sequences_of_their_own_lengths_see_nothing_of_the_next(
     cfg: Sm90ForwardKernelConfig,
 ) -> None:
-    """Packed, with lengths of 0 and 1; what belongs to none is NaN. Bitwise what each gives."""
+    """The sequences are packed, with lengths of 0 and 1 and NaN around them; each gives the bits
+    that it gives alone."""
     lengths_q, lengths_k = [70, 1, 33, 0, 64], [40, 65, 1, 7, 64]
     asked = Quantised(cfg, (70, 65), batch=5)
-    places = [torch.tensor([0, *each]).cumsum(0).int() for each in (lengths_q, lengths_k)]
+    offsets = [torch.tensor([0, *each]).cumsum(0).int() for each in (lengths_q, lengths_k)]
     packed = dict(asked.given)
     for name, lengths in {"q": lengths_q, "k": lengths_k, "v": lengths_k}.items():
         t = asked.given[name]
@@ -83,14 +84,14 @@ def test_sequences_of_their_own_lengths_see_nothing_of_the_next(
         behind = torch.full_like(t[0, :5].float(), math.nan).to(t.dtype)
         packed[name] = torch.cat([each.view(torch.uint8) for each in (*rows, behind)]).view(t.dtype)
     o, lse = flashsmith.attention(
-        **packed, config=cfg, cu_seqlens_q=places[0], cu_seqlens_k=places[1], return_lse=True
+        **packed, config=cfg, cu_seqlens_q=offsets[0], cu_seqlens_k=offsets[1], return_lse=True
     )
     for i, (n_q, n_k) in enumerate(zip(lengths_q, lengths_k, strict=True)):
         alone = {name: t[i : i + 1] for name, t in asked.given.items()}
         alone["q"] = alone["q"][:, :n_q]
         alone["k"], alone["v"] = alone["k"][:, :n_k], alone["v"][:, :n_k]
         expected, expected_lse = flashsmith.attention(**alone, config=cfg, return_lse=True)
-        own = slice(int(places[0][i]), int(places[0][i]) + n_q)
+        own = slice(int(offsets[0][i]), int(offsets[0][i]) + n_q)
         assert torch.equal(o[own], expected[0])
         assert torch.equal(lse[:, own], expected_lse[0])
 
@@ -112,8 +113,8 @@ def test_keys_that_are_not_used_may_be_nan(cfg: Sm90ForwardKernelConfig) -> None
 
 @pytest.mark.parametrize("cfg", [VALUES, replace(VALUES, two_level=False)], ids=str)
 def test_every_key_meets_its_own_value(cfg: Sm90ForwardKernelConfig) -> None:
-    """Each query picks one key, each value says which it is: wherever the transposition or P's
-    order were wrong, another number would come out."""
+    """Each query picks one key, and each value tells its key: an error in the transposition or in
+    the order of P would give another number."""
     n, d = 96, 64
     q = torch.zeros(1, n, 1, d)
     q[0, torch.arange(n), 0, torch.arange(n) % 32] = 32.0
@@ -125,7 +126,7 @@ def test_every_key_meets_its_own_value(cfg: Sm90ForwardKernelConfig) -> None:
 
 
 def test_every_byte_of_a_value_is_the_number_it_stands_for() -> None:
-    """Each of the 256 as a column of all values; NaN stays in its column."""
+    """Each of the 256 bytes fills a column of V; NaN stays in its column."""
     every = torch.arange(256, dtype=torch.uint8).view(FP8)
     v = every.reshape(1, 1, 4, 64).expand(1, 20, 4, 64).contiguous()
     ones = torch.ones(1, 20, 4, 64).to(FP8)
@@ -148,7 +149,8 @@ def test_nan_of_a_query_stays_in_its_row(cfg: Sm90ForwardKernelConfig) -> None:
     ids=["scores", "values", "lazy", "one level"],
 )  # fmt: skip
 def test_maximum_that_moves(cfg: Sm90ForwardKernelConfig, order: int) -> None:
-    """By less and by more than the bound of the lazy rescale: P in e4m3 stays below 448."""
+    """The maximum moves by less and by more than the bound of the lazy rescale: P in e4m3 stays
+    below 448."""
     for growth in (1.0, 3.0, 9.0, 30.0):
         asked = Quantised(cfg, (70, 250), per="tensor")
         ramp = torch.linspace(0, growth, 250)
@@ -161,7 +163,7 @@ def test_maximum_that_moves(cfg: Sm90ForwardKernelConfig, order: int) -> None:
 
 
 def test_sums_of_two_levels_lose_less() -> None:
-    """Over 8192 keys, of the card's rough sums: the same numbers, added block by block."""
+    """The GPU's FP8 sums are rough, so the two-level sum adds 8192 keys block by block."""
     q, k, v = (torch.randn(1, n, 1, 64).to(FP8) for n in (64, 8192, 8192))
     v = (v.float() + 1).to(FP8)
     truth, _ = reference_varlen(q.double(), k.double(), v.double(), compute=torch.float64)
@@ -172,24 +174,24 @@ def test_sums_of_two_levels_lose_less() -> None:
     assert errors[0] < 0.1 * errors[1]
 
 
-def test_what_the_rule_chooses_can_be_built() -> None:
+def test_what_the_heuristic_chooses_can_be_built() -> None:
     configs = get_fp8_kernel_configs()
-    assert len(configs) == 2 * (5 + 5 + 1)  # scores at d_head 128 have two
+    assert len(configs) == 2 * (5 + 5 + 1)  # d_head 128 has two for FP8 scores
     assert not any(cfg.problems() for cfg in configs)
     with pytest.raises(ValueError, match="d_head 80; supported are"):
-        fp8_rules(DType.BF16, 80, fp8_values=False)
+        fp8_candidates(DType.BF16, 80, fp8_values=False)
 
 
 @pytest.mark.parametrize(
     ("batch", "length", "rows"), [(4, 2048, 128), (4, 4096, 192), (1, 16384, 192), (1, 100, 128)]
 )
-def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
-    """As measured on the H200: 192 rows are faster but where they leave multiprocessors idle."""
+def test_heuristic_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) -> None:
+    """On an H200, tiles of 192 rows were measured as faster unless they leave SMs idle."""
     problem = Problem.square(DType.BF16, 128, batch, 16, length)
-    assert fp8_rule(problem, False, FULL, multiprocessors=132).B_r == rows
-    assert fp8_rule(problem, False, FULL, multiprocessors=None).B_r == 192
+    assert fp8_heuristic(problem, False, FULL, num_sms=132).B_r == rows
+    assert fp8_heuristic(problem, False, FULL, num_sms=None).B_r == 192
     softcap = replace(FULL, softcap=True)
-    assert fp8_rule(problem, False, softcap, multiprocessors=132).is_buildable()
+    assert fp8_heuristic(problem, False, softcap, num_sms=132).is_buildable()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_rule_takes_tiles_that_fill_the_gpu(batch: int, length: int, rows: int) 
         ({"fp8_scores": False, "fp8_values": False}, "two_level needs fp8_values"),
         ({"cluster_size": 2, "dynamic_queue": False}, "with fp8_values each block transposes"),
         ({"stale_maximum": True}, "stale_maximum leaves P below 1"),
-        ({"long_turns": True}, "long_turns needs ping_pong"),
+        ({"ping_pong_until_exp": True}, "ping_pong_until_exp needs ping_pong"),
         ({"B_c": 48}, "B_c is 48; it must be a multiple of 32"),
         ({"Q_steps_in_registers": 4}, "Q_steps_in_registers is 4; with d_head 64 Q K^T has 2"),
         ({"B_c": 256, "n_stages": 8}, "bytes of shared memory"),

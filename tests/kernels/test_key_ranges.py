@@ -1,4 +1,4 @@
-"""Ranges of keys that a block mask leaves, of blocks that do not divide a kernel's tiles."""
+"""The ranges of keys that a block mask leaves, with blocks that do not divide a kernel's tiles."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flashsmith.configs import ForwardKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.mods.registry import remember
 from flashsmith.mods.trace import trace
-from flashsmith.runtime import Extras, find_kernel, load_kernels
+from flashsmith.runtime import CallArgs, find_kernel, load_kernels
 from flashsmith.runtime.workspace import workspace_for
 from support.seen import band, telling, wrong_rows
 from support.semantics import CONFIGS, FAMILIES
 
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
-TABLE = torch.ones(2, 2, dtype=torch.bool)  # each call has another
+TABLE = torch.ones(2, 2, dtype=torch.bool)  # each call fills it anew
 SCORE = remember(trace(None, lambda b, h, q, k: TABLE[q, k]).expression)
-ALL, CAUSAL, BAND = Extras(), Extras(window_right=0), Extras(window_left=40, window_right=9)
+ALL, CAUSAL, BAND = CallArgs(), CallArgs(window_right=0), CallArgs(window_left=40, window_right=9)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,10 +33,10 @@ def _built() -> None:
 
 
 def wrong(
-    cfg: ForwardKernelConfig, seen: torch.Tensor, ranges: torch.Tensor, rows: int, among: Extras
+    cfg: ForwardKernelConfig, seen: torch.Tensor, ranges: torch.Tensor, rows: int, among: CallArgs
 ) -> list[int]:
-    """Rows that do not see the keys of ``seen`` that are among ``among``'s, if they are told the
-    ranges of every so many rows."""
+    """Returns the rows that do not see exactly the keys of ``seen`` within the window of ``among``;
+    the kernel gets one range of keys for every ``rows`` rows."""
     n_q, n_k = seen.shape
     visible = seen & band(n_q, n_k, among.window_left, among.window_right)
     extras = among._replace(
@@ -54,7 +54,7 @@ def wrong(
 
 
 def seen_in(ranges: torch.Tensor, n_q: int, n_k: int, rows: int) -> torch.Tensor:
-    """(n_q, n_k): whether a key lies in the range of a row."""
+    """Returns whether a key lies in the range of a row, as (n_q, n_k)."""
     begin, end = ranges.repeat_interleave(rows, 0)[:n_q].unbind(-1)
     keys = torch.arange(n_k)
     return (keys >= begin[:, None]) & (keys < end[:, None])
@@ -63,7 +63,7 @@ def seen_in(ranges: torch.Tensor, n_q: int, n_k: int, rows: int) -> torch.Tensor
 @pytest.mark.parametrize("place", ["first", "last"])
 @EACH
 def test_every_entry_of_a_tile_counts(cfg: ForwardKernelConfig, place: str) -> None:
-    """Alone to see more keys is, of each tile, what says it of the first row, or of the last."""
+    """In each tile only the range of the first row, or of the last row, covers more keys."""
     n_q, n_k = cfg.B_r + 70, 3 * cfg.B_c
     for rows in range(1, cfg.B_r + 6, 1 if cfg in FAMILIES.values() else 5):
         ranges = torch.tensor([cfg.B_c, cfg.B_c + 2]).repeat(-(-n_q // rows), 1)
@@ -75,8 +75,8 @@ def test_every_entry_of_a_tile_counts(cfg: ForwardKernelConfig, place: str) -> N
 
 @pytest.mark.parametrize("among", [ALL, CAUSAL, BAND], ids=["all", "causal", "window"])
 @EACH
-def test_any_ranges(cfg: ForwardKernelConfig, among: Extras) -> None:
-    """With keys that are hidden between their ends, and with none at all."""
+def test_any_ranges(cfg: ForwardKernelConfig, among: CallArgs) -> None:
+    """Some ranges have hidden keys between their ends, and some are empty."""
     rng = Random(str(cfg))
     for _ in range(25):
         n_q, n_k = rng.randint(1, 2 * cfg.B_r + 3), rng.randint(1, 4 * cfg.B_c)

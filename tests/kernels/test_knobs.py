@@ -50,7 +50,7 @@ def test_every_kernel_does_the_same_mma(counts: Callable[..., Counts]) -> None:
 def test_swizzle_removes_all_bank_conflicts(counts: Callable[..., Counts]) -> None:
     assert bank_conflicts(counts(BASE)) == 0
     plain = counts(KNOBS["not swizzled"])
-    # ldmatrix reads eight rows that all start at the same bank, and O is stored likewise.
+    # ldmatrix reads eight rows that all start at the same bank, and O is stored in the same way.
     assert plain["shared_wavefronts"] > 6 * plain["shared_wavefronts_ideal"]
 
 
@@ -66,7 +66,7 @@ def test_async_copy_uses_cp_async(counts: Callable[..., Counts]) -> None:
 
 def test_eager_loads_are_in_flight_during_the_mma(counts: Callable[..., Counts]) -> None:
     eager = counts(BASE)
-    # All but P V of the last visit, after which no block of K is left to load.
+    # Loads are in flight during all products but P V of the last visit, when no block of K is left.
     assert eager["cp_async_in_flight_mma"] == eager["mma"] * (2 * VISITS - 1) // (2 * VISITS)
     assert counts(KNOBS["not eager"])["cp_async_in_flight_mma"] == 0
 
@@ -81,8 +81,8 @@ def test_whole_Q_is_loaded_once(counts: Callable[..., Counts]) -> None:
     ("knob", "run"), [("K whole", 4 * 8 + 2), ("K four", 4 * 4 + 2), ("V whole", 8 * 4)]
 )
 def test_fragments_loaded_at_a_time(knob: str, run: int, counts: Callable[..., Counts]) -> None:
-    """The longest run of ldmatrix without an mma between: one group of fragments. A fragment of K
-    is 4 instructions, of V 8, of Q 1, two of which come first."""
+    """The longest run of ldmatrix without an mma in between is the load of one group of fragments.
+    A fragment of K takes 4 instructions, of V 8, of Q 1; two fragments of Q come first."""
     assert counts(BASE)["longest_ldmatrix_run"] == 2 * 8
     assert counts(KNOBS[knob])["longest_ldmatrix_run"] == run
     assert counts(KNOBS[knob])["ldmatrix"] == counts(BASE)["ldmatrix"]
@@ -96,7 +96,7 @@ def test_double_buffer_loads_one_group_ahead(counts: Callable[..., Counts]) -> N
 
 
 def test_double_buffer_of_a_whole_operand_trickles_in(counts: Callable[..., Counts]) -> None:
-    """All of K still has registers of its own, but no longer arrives before the first mma."""
+    """All of K still has registers, but no longer arrives before the first mma."""
     buffered = counts(KNOBS["buffer, K whole"])
     assert buffered["longest_ldmatrix_run"] < counts(KNOBS["K whole"])["longest_ldmatrix_run"]
 

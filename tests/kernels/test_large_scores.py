@@ -1,4 +1,4 @@
-"""Scores as large as float32 has them: those of a bias, and those that a function returns."""
+"""Scores as large as float32 allows, made by a bias or by a score_mod."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ FORWARD = {
 }
 DECODE = {
     "decode": parse_kernel_name_into_config("(BF16, 64, 16, 32, 4): decode+stages_2+blocks_1"),
-    "decode, sm90": DECODE.families[1].rule(DecodeWorkload(DType.BF16, 64, 64)),
+    "decode, sm90": DECODE.families[1].heuristic(DecodeWorkload(DType.BF16, 64, 64)),
 }
 EACH = pytest.mark.parametrize("cfg", FORWARD.values(), ids=FORWARD.keys())
 LARGEST = torch.finfo(torch.bfloat16).max
-BEYOND = torch.finfo(torch.float32).max / math.log2(math.e)  # what larger ones count as
+BEYOND = torch.finfo(torch.float32).max / math.log2(math.e)  # larger scores count as this
 SIZES = (1e4, 1e9, 1e10, 2.0**40, 1e30, 2.3e38, LARGEST)
 N_K = 75
 
 
 def rows() -> torch.Tensor:
-    """(rows, N_K): of each size all keys, all that are not hidden, half of them, or one."""
+    """Returns biases (rows, N_K): each size stands in all keys, in all that are not hidden, in half
+    of them, or in one."""
     found = []
     for value in (sign * size for size, sign in product(SIZES, (-1, 1))):
         every = torch.full((N_K,), value)
@@ -73,7 +74,7 @@ def tensors() -> list[torch.Tensor]:
 
 
 def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """o and the log-sum-exp; of what float32 leaves of the sums of scores and biases."""
+    """Returns o and LSE in float64, of scores that were summed in float32."""
     scores = (q[0, :, 0].float() @ k[0, :, 0].float().T / 8 + BIAS).double()
     return scores.softmax(-1) @ v[0, :, 0].double(), scores.logsumexp(-1)
 

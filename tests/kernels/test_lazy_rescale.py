@@ -1,7 +1,8 @@
-"""When a lazy or stale maximum moves: told apart by weights that only the old reference can hold.
+"""The moment when a lazy or stale maximum moves, told by weights that only the old reference can
+hold.
 
-P is rounded to FP16, whose smallest number is 2^-24. A key whose weight is above that against the
-reference of before, and below it against the raised one, is in the result or not.
+P is rounded to FP16, whose smallest number is 2^-24. A key whose weight is above 2^-24 relative to
+the old reference and below it relative to the raised one tells whether the reference moved.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from support.sm80_kernels import LAST
 from support.sm90_kernels import VARIED
 
 SMALL_VALUE = 2.0**15  # of the key that may vanish
-SCALE_LOG2 = 0.5  # not 1: a bound that is compared without the scale is another bound
+SCALE_LOG2 = 0.5  # not 1: a bound that ignores the scale would be another bound
 SCALE = SCALE_LOG2 * math.log(2)
 RTOL = 2.0**-6  # the result, in FP16, is as small as 2^-17
 
 
 @dataclass(frozen=True)
 class Lazy:
-    """How far a maximum may grow, and how far its reference stands ahead of it."""
+    """A kernel with the growth that its maximum allows, and the lead of its reference over the
+    maximum."""
 
     instance: KernelId
     bound: int
@@ -49,7 +51,7 @@ def _sm90(config: ForwardKernelConfig, stale: bool) -> Lazy:
 
 SM80 = Lazy(KernelId(LAST), 8, 0)
 LAZY = _sm90(VARIED[3], stale=False)
-STALE = _sm90(SM90_FORWARD.rule(Workload.square(DType.FP16, 64, 4096)), stale=True)
+STALE = _sm90(SM90_FORWARD.heuristic(Workload.square(DType.FP16, 64, 4096)), stale=True)
 EACH = pytest.mark.parametrize("lazy", [SM80, LAZY, STALE], ids=["sm80", "sm90 lazy", "stale"])
 
 
@@ -59,8 +61,9 @@ def kernel(lazy: Lazy, emulated: Emulated) -> Kernel:
 
 
 def result(kernel: Kernel, growth: float, small: float, large_value: float = 0.0) -> torch.Tensor:
-    """o of two blocks of keys: in the first visited, one of exponent 0; in the second, one larger
-    by ``growth``, which has ``large_value``, and one of exponent ``small``, of SMALL_VALUE."""
+    """Returns o for two blocks of keys. The first has a key of exponent 0; the second has a key
+    that is larger by ``growth``, with ``large_value``, and a key of exponent ``small``, with
+    SMALL_VALUE."""
     config = kernel.instance.config
     rows = 2 * config.B_c
     exponents = torch.full((rows,), -60.0)
@@ -99,7 +102,7 @@ def test_growth_up_to_the_bound_leaves_the_reference(
 @pytest.mark.parametrize("above", [0.5, 4.0, 8.0])
 @EACH
 def test_growth_beyond_the_bound_moves_it(lazy: Lazy, above: float, kernel: Kernel) -> None:
-    """To the new maximum, and to the lead beyond it."""
+    """The reference moves to the new maximum, and by the lead beyond it."""
     growth = lazy.bound + above
     barely = growth + lazy.lead - 24.0  # its weight becomes the smallest number
     wanted = expected(growth + lazy.lead, growth, barely)
@@ -110,7 +113,7 @@ def test_growth_beyond_the_bound_moves_it(lazy: Lazy, above: float, kernel: Kern
 
 @EACH
 def test_weights_do_not_overflow(lazy: Lazy, kernel: Kernel) -> None:
-    """FP16 ends below 2^16, twice the bound of 8."""
+    """FP16 ends below 2^16, and a weight reaches twice the bound of 8."""
     o = result(kernel, 2 * lazy.bound, -60.0, large_value=1.0)
     weight = 2.0 ** (2 * lazy.bound)
     torch.testing.assert_close(o, torch.full_like(o, weight / (weight + 1)), rtol=1e-3, atol=0)

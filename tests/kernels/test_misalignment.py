@@ -1,4 +1,4 @@
-"""Tensors at addresses that 16-byte accesses cannot reach, by every even number of bytes."""
+"""Tensors at addresses that 16-byte accesses cannot reach, at every even offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = "qkvo"
 
 
 def tensor(cfg: ForwardKernelConfig, elements: int) -> torch.Tensor:
-    """So many elements behind an aligned address."""
+    """Returns a tensor that begins ``elements`` elements behind an aligned address."""
     memory = torch.zeros(64 * cfg.d_head + 64, dtype=torch.float16)
     assert memory.data_ptr() % 64 == 0
     return memory[elements:][: 64 * cfg.d_head].view(1, 64, 1, cfg.d_head)
@@ -54,7 +54,7 @@ def test_multiples_of_16_bytes_are_taken(cfg: ForwardKernelConfig, elements: int
 def test_strides_of_half_an_access_are_refused(
     cfg: ForwardKernelConfig, name: str, dim: int, stride: int
 ) -> None:
-    """8 bytes beyond a multiple of 16 are no multiple of 16."""
+    """The stride is a multiple of 16 bytes and 8 more."""
     kernel = find_kernel(KernelId(cfg), Target.emulator())
     tensors = {n: torch.zeros(2, 64, 2, cfg.d_head, dtype=torch.float16) for n in NAMES}
     strides = list(tensors[name].stride())

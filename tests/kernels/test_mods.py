@@ -26,7 +26,7 @@ from flashsmith.reference import compare
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.emulation import emulation
 
-# One of each family, with blocks of few keys, so that there are several.
+# Each family has one configuration, with few keys a block, so that there are several blocks.
 CONFIGS = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -67,7 +67,7 @@ MODS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """All at once, with one list of kernels and one link."""
+    """Builds all kernels at once, with one list of kernels and one link."""
     q, k = torch.zeros(BATCH, N_Q, HEADS, 64).half(), torch.zeros(BATCH, N_K, 1, 64).half()
     functions = [{"score_mod": mod.score, "mask_mod": mod.mask} for mod in MODS.values()]
     variants = [resolve(spec_of(q, k, each), q, k).variant for each in functions]
@@ -122,13 +122,13 @@ def test_scores_and_masks_are_those_of_the_functions(
     assert_correct(found, qkv, mod)
 
 
-# Blocks of a mask are larger than those of the kernels.
+# The blocks of the mask are larger than the kernels' blocks.
 N, BLOCK = 260, 64
 BANDS = torch.tensor([70, 140], dtype=torch.int32)
 
 
 def band(b: Any, h: Any, q: Any, k: Any) -> Any:
-    """Returns a window of each head's own width, far from the diagonal."""
+    """Lets each head see a window of its own width, far from the diagonal."""
     return (k >= q - BANDS[h]) & (k <= q - 30)
 
 
@@ -139,7 +139,7 @@ def long_tensors(config: ForwardKernelConfig) -> list[torch.Tensor]:
 def masked(
     config: ForwardKernelConfig, qkv: list[torch.Tensor], block_mask: Any
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """o, lse, and how many blocks the kernel's products are for."""
+    """Returns o, lse, and the number of mma or wgmma that the kernel executed."""
     spec = spec_of(*qkv[:2], {"block_mask": block_mask})
     variant: Variant = resolve(spec, *qkv[:2]).variant
     with emulation(kernel_for(config, variant, qkv[0].device)) as emulator:
@@ -150,7 +150,7 @@ def masked(
 
 @EACH
 def test_blocks_of_a_mask_are_visited_alone(config: ForwardKernelConfig) -> None:
-    """Rows that see nothing are among them, and a mask may be torch's."""
+    """Some rows see no key, and the block mask may be torch's."""
     qkv, mod = long_tensors(config), Mod(mask=band)
     at = (1, HEADS, N, N)
     ours = flashsmith.create_block_mask(band, *at, device="cpu", BLOCK_SIZE=BLOCK)
@@ -171,7 +171,7 @@ def test_blocks_of_a_mask_are_visited_alone(config: ForwardKernelConfig) -> None
     )
     o, _, all_products = masked(config, qkv, every_block)
     assert o.equal(again)
-    # Of 5 blocks of keys the first head's rows see at most 2, the second's at most 3.
+    # The rows of the first head see at most 2 of 5 blocks of keys, those of the second at most 3.
     assert products < all_products * 0.6
 
 
@@ -205,7 +205,7 @@ def test_a_block_that_is_not_listed_is_not_seen_and_a_full_one_is_seen_whole(
 
 @EACH
 def test_functions_go_with_bounds_and_lengths(config: ForwardKernelConfig) -> None:
-    """Indices are those within a sequence."""
+    """The index that a function gets is relative to its sequence."""
     lengths = [33, 0, 42]
     places = torch.tensor([0, 33, 33, 75], dtype=torch.int32)
     q, k, v = (torch.randn(75, HEADS, 64).to(config.dtype.to_torch_dtype()) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Orders: any order of warps gives the same bits; tiles come in the order that is fastest.
+"""Order: any order of warps gives the same bits, and tiles come in the order that is fastest.
 
 Results do not depend on the order of tiles, but speed does (docs/kernels/sm90-forward.md).
 """
@@ -63,7 +63,8 @@ def test_head_by_head(orders: Callable[..., Orders]) -> None:
 
 
 def test_longest_first_in_a_group_of_heads(orders: Callable[..., Orders]) -> None:
-    """The last Q block of each head of the group, then the one before; the last group is small."""
+    """The last Q block of each head of the group comes first, then the one before; the last group
+    is small."""
     places = orders(3, 3, 1)["groups of 2"]
     assert places == [(2, 0, 0), (2, 1, 0), (1, 0, 0), (1, 1, 0), (0, 0, 0), (0, 1, 0),
                       (2, 2, 0), (1, 2, 0), (0, 2, 0)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which tensors count as sharing memory with an output, to the element; far strides too."""
+"""The tensors that share memory with an output, decided to the element, also with far strides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (2, 6, 2, 64)
 ROW = 2 * 64  # elements
 SIZE = 2 * 6 * ROW
 CHUNK = 8  # elements of 16 bytes
-MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
+MAP_NORESERVE = 0x4000  # Linux reserves no memory
 
 
 @pytest.fixture(params=KERNELS)
@@ -56,7 +56,7 @@ def test_some_rows_apart(rows: int, kernel: Kernel) -> None:
 
 
 def test_in_the_gaps_of_each_other(kernel: Kernel) -> None:
-    """Heads of one tensor, columns of one row, rows in turn."""
+    """The tensors are heads of one tensor, columns of one row, or alternating rows."""
     heads = torch.randn(2, 6, 4, 64).half()
     columns = torch.randn(2, 6, 2, 128).half()
     rows = torch.randn(2, 12, 2, 64).half()
@@ -72,7 +72,7 @@ def test_in_the_gaps_of_each_other(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("first_row_of_o", [0, 8, 13])
 def test_o_in_the_midst_of_longer_keys(first_row_of_o: int, kernel: Kernel) -> None:
-    """Of equal strides: o begins more rows behind k than o has, and k reaches to there."""
+    """All strides are equal; o begins further behind k than o has rows, and k reaches to there."""
     memory = torch.zeros(2, 20, 2, 64, dtype=torch.float16)
     q, o = torch.zeros(SHAPE).half(), memory[:, first_row_of_o:][:, :6]
     for k, v, name in ((memory, memory.clone(), "k"), (memory.clone(), memory, "v")):
@@ -88,7 +88,7 @@ def test_o_behind_longer_keys(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("order", [1, -1], ids=["q first", "o first"])
 def test_address_ranges_that_touch(order: int, kernel: Kernel) -> None:
-    """Of different strides: o has heads before rows. They may touch, but not cross."""
+    """The strides differ, since o has heads before rows. The ranges may touch, but not overlap."""
 
     def tensors(gap: int) -> tuple[torch.Tensor, torch.Tensor]:
         memory = torch.zeros(2 * SIZE + CHUNK, dtype=torch.float16)
@@ -115,7 +115,7 @@ def test_last_float_of_lse_where_q_begins(kernel: Kernel) -> None:
 @pytest.mark.parametrize("far", [(1 << 31) + 8, (1 << 32) + 8])
 @pytest.mark.parametrize("dim", [0, 1, 2], ids=["batch", "sequence", "head"])
 def test_far_strides(dim: int, far: int, kernel: Kernel) -> None:
-    """o is q moved by one far stride; 32 bits would not see that they meet."""
+    """o is q moved by one far stride, so that 32-bit offsets would not see that they meet."""
     size, memory_size = SHAPE[dim], 2 * (far * SHAPE[dim] + SIZE)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     memory = torch.frombuffer(mmap.mmap(-1, memory_size, flags=flags), dtype=torch.float16)

@@ -1,4 +1,4 @@
-"""Forward kernels that read keys from pages, through ``forward`` and as libraries have them."""
+"""Forward kernels that read keys from pages, called by ``forward`` and directly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flashsmith.configs import (
 from flashsmith.configs.variant import PAGED
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.runtime import Extras, Kernel, Site, emulation, find_kernel, load_kernels
+from flashsmith.runtime import CallArgs, Kernel, Site, emulation, find_kernel, load_kernels
 from support.decoding import WILD
 from support.paged import Paged, paged
 from support.semantics import CLUSTER, SM80
@@ -35,12 +35,12 @@ QUEUE, TURNS, FOUR, PLAIN = (
         "(BF16, 256, 64, 48, 1): wgmma+stages_1",
     )
 )
-CAUSAL = Variant.from_name("causal+ragged+paged")
-MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+ragged+padded+paged")
+CAUSAL = Variant.from_name("causal+varlen+paged")
+MIXED = Variant.from_name("causal+window+softcap+alibi+sinks+varlen+padded+paged")
 BY_CONFIG = pytest.mark.parametrize(
     "cfg", [QUEUE, TURNS, PLAIN], ids=["queue", "turns", "no overlap"]
 )
-# Queries and keys: none, one, ends and borders of pages and blocks, fewer keys than queries.
+# Queries and keys: none, one, at the boundaries of pages and blocks, and fewer keys than queries.
 N_Q = (1, 0, 5, 70, 33, 20, 3, 9)
 N_K = (1, 20, 64, 129, 257, 16, 17, 0)
 
@@ -62,7 +62,8 @@ def attend(cfg: ForwardKernelConfig, given: Paged, **semantics: Any) -> Any:
 
 
 def asked(cfg: ForwardKernelConfig, page_size: int = 16, **sizes: Any) -> Paged:
-    """Requests whose pages lie anywhere; what no request uses is NaN, the table wild."""
+    """Returns requests with pages in random order; unused rows are NaN, and unused page numbers are
+    wild."""
     return paged(N_Q, N_K, page_size, **({"d_head": cfg.d_head} | sizes))
 
 
@@ -112,7 +113,7 @@ def test_bits_are_those_of_keys_in_a_row() -> None:
 
 
 def test_requests_that_share_pages() -> None:
-    """As those do that go on from one prompt."""
+    """The pages of one prompt are shared by the requests that continue it."""
     given = paged((30, 40), (100, 150), 16)
     n = 96
     for cache, rows in ((given.k, given.in_a_row.k), (given.v, given.in_a_row.v)):
@@ -123,7 +124,8 @@ def test_requests_that_share_pages() -> None:
 
 
 def test_pages_that_a_window_has_left_behind_are_not_read() -> None:
-    """A server may have given them to others; two of them share a block with keys that are seen."""
+    """A server may have given these pages to others; two of them share a block with keys that are
+    seen."""
     given = paged((40,), (300,), 16)
     window = {"causal": True, "window_size": (20, 0)}
     left = (300 - 40 - 20) // 16
@@ -165,7 +167,7 @@ def test_queries_of_equal_numbers_need_no_places() -> None:
 
 
 def test_few_pages_of_a_large_table() -> None:
-    """One page, whose stride says nothing, and rows of the table that lie apart."""
+    """A single page has an arbitrary stride, and the rows of the page table have gaps."""
     given = paged((5, 3), (16, 9), 16)
     first = given.table[0, 0]
     table = torch.full((2, 40), WILD, dtype=torch.int32)
@@ -178,13 +180,13 @@ def test_few_pages_of_a_large_table() -> None:
     one.assert_right(*attend(QUEUE, one, causal=True), causal=True)
 
 
-# ---- numbers that no host has looked at ----
+# ---- numbers that no host checks ----
 
 
 def launch(kernel: Kernel, given: Paged, lengths: list[int] | None = None) -> torch.Tensor:
-    """o, into memory that was NaN, as libraries have it."""
+    """Returns o, which was filled with NaN, of a direct launch."""
     used = given.in_a_row.seqlens if lengths is None else torch.tensor(lengths).int()
-    extras = Extras(
+    extras = CallArgs(
         cu_seqlens_q=given.cu_seqlens_q, seqused_k=used, window_right=0, max_seqlen_q=max(given.n_q)
     )
     o = torch.full_like(given.q, math.nan)

@@ -1,4 +1,4 @@
-"""Every kernel takes every shape and layout: tails, lengths of q and k, shared heads, strides."""
+"""Every kernel accepts every shape and layout: tails, lengths of q and k, GQA, strides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def test_matches_the_reference(
     heads_kv: int,
     emulated: Emulated,
 ) -> None:
-    """Ragged lengths, the longer one on either side; heads that share K and V; o and lse."""
+    """Lengths are odd, and either side may be longer; heads share K and V; o and lse are
+    checked."""
     kernel = emulated(instance)
     qkv = random_qkv(instance.config, seq_len_q, 1, heads, seq_len_k, heads_kv)
     o, lse = run_with_lse(kernel, qkv)
@@ -35,7 +36,8 @@ def test_matches_the_reference(
 
 @EACH
 def test_rows_whose_first_masked_block_is_hidden(instance: KernelId, emulated: Emulated) -> None:
-    """New queries behind a cache: the first row of a warpgroup sees a whole number of blocks."""
+    """New queries follow a cache, and the first row of a warpgroup sees a whole number of
+    blocks."""
     kernel, B_c = emulated(instance), instance.config.B_c
     for seq_len_q, cached in ((2, B_c - 1), (8, 2 * B_c - 1), (64 + 2, 2 * B_c - 64 - 1)):
         qkv = random_qkv(instance.config, seq_len_q, heads=1, seq_len_k=cached + seq_len_q)
@@ -45,8 +47,9 @@ def test_rows_whose_first_masked_block_is_hidden(instance: KernelId, emulated: E
 
 
 @SOME
-def test_lengths_beside_every_seam(instance: KernelId, emulated: Emulated) -> None:
-    """Of the rows of an mma and of a tile, of the keys of an mma and of a block."""
+def test_lengths_beside_every_tile_boundary(instance: KernelId, emulated: Emulated) -> None:
+    """The boundaries are those of the rows of an mma and a tile, and of the keys of an mma and a
+    block."""
     kernel, B_r, B_c = emulated(instance), instance.config.B_r, instance.config.B_c
     with emulation(kernel, count=False):
         for seq_len_q in (1, 17, B_r - 1, B_r + 1):
@@ -57,14 +60,15 @@ def test_lengths_beside_every_seam(instance: KernelId, emulated: Emulated) -> No
 
 @SOME
 def test_batches_and_many_tiles(instance: KernelId, emulated: Emulated) -> None:
-    """More tiles than persistent blocks."""
+    """The problem has more tiles than persistent thread blocks."""
     qkv = random_qkv(instance.config, 300, batch=2, heads=4, heads_kv=2)
     assert_correct(run(emulated(instance), qkv), qkv, instance)
 
 
 @SOME
 def test_packed_input_and_strided_output(instance: KernelId, emulated: Emulated) -> None:
-    """q, k, v as slices of one tensor; o inside a larger one, whose rest stays as it was."""
+    """q, k, v are slices of one tensor; o lies inside a larger one, whose other elements stay as
+    they were."""
     cfg = instance.config
     packed = torch.randn(2, 90, 3, 2, cfg.d_head).to(cfg.dtype.to_torch_dtype())
     q, k, v = packed.unbind(2)
@@ -87,7 +91,8 @@ def test_heads_before_sequence(instance: KernelId, emulated: Emulated) -> None:
 
 @SOME
 def test_what_lies_behind_a_tail_is_not_read(instance: KernelId, emulated: Emulated) -> None:
-    """NaN behind the last query and the last key reaches nothing; o ends where q does."""
+    """NaN behind the last query and the last key reaches no result, and no row behind o is
+    written."""
     cfg = instance.config
     q, k, v = random_qkv(cfg, 160, seq_len_k=200, heads=2)
     o = torch.full_like(q, 7.0)

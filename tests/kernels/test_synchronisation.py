@@ -1,4 +1,5 @@
-"""The kernels are synchronised: nothing that synchronises can be left out unnoticed."""
+"""Every synchronisation site of the forward kernels is needed: the tests notice when one is
+dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from support import sm80_kernels
 from support.kernels import SYNCHRONISATION, both_variants
 from support.problems import Emulated, Tensors, random_qkv, run
 
-SEEDS = 12  # some sites need a lane that falls far behind
+SEEDS = 12  # some faults appear only if a lane falls far behind
 KINDS = {
     SM80_FORWARD.name: {"barrier_sync"},
     SM90_FORWARD.name: {"mbarrier_wait_parity", "wgmma_wait_group"},
@@ -24,7 +25,7 @@ KINDS = {
 
 
 def noticed(kernel: Kernel, site: Site, qkv: Tensors, good: torch.Tensor, seed: int) -> bool:
-    """Returns whether a run without this site faults, gives another result, or leaves its queue
+    """Returns whether a run without this site faults, changes the result, or leaves its queue
     dirty."""
     with emulation(kernel, dropped=site, count=False, seed=seed):
         try:
@@ -39,7 +40,8 @@ def test_every_dropped_site_is_noticed(
     emulated: Emulated,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """In problems with more tiles than blocks: of many blocks of keys, of few, of one."""
+    """The problems have more tiles than thread blocks, with many blocks of keys, with few, and with
+    one."""
     kernel, cfg = emulated(instance), instance.config
     problems = [
         (2 * cfg.B_r, 4, 2 * cfg.B_r + 2 * cfg.B_c - 20),
@@ -66,7 +68,8 @@ def test_every_dropped_site_is_noticed(
 
 @pytest.mark.parametrize("instance", both_variants(sm80_kernels.SYNCHRONISED), ids=lambda i: i.slug)
 def test_sm80_synchronises_no_more_than_it_must(instance: KernelId, emulated: Emulated) -> None:
-    """A barrier and a wait for each block of K and of V, one more where Q goes to registers."""
+    """Each block of K and of V needs a barrier and a wait; one more is needed where Q goes to
+    registers."""
     kernel, cfg = emulated(instance), instance.config
     with emulation(kernel) as emulator:
         run(kernel, random_qkv(cfg))

@@ -11,7 +11,7 @@ from flashsmith.configs import parse_kernel_name_into_config
 from flashsmith.jit import PACKAGE_SOURCES, find_cxx
 
 CSRC = PACKAGE_SOURCES.csrc
-KERNELS = {  # and rows a warp, mma tiles, fragments, by hand
+KERNELS = {  # with NAMES, computed by hand
     "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles": (16, 1, 8, 16, 8, 4),
     "(BF16, 64, 128, 32, 4): async+eager+swizzled+load_2_2_2_tiles": (32, 2, 4, 8, 4, 2),
 }

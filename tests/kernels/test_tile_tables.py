@@ -1,6 +1,6 @@
 """Packed sequences may come in any order, though a table of work tiles has the longest first.
 
-The warp of a sequence writes its own entries, wherever the lengths of the others put them.
+The warp of a sequence writes its rows of the table, wherever the lengths of the others put them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from flashsmith.configs import KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import Extras, find_kernel
+from flashsmith.runtime import CallArgs, find_kernel
 from support.semantics import assert_right, packed, packing_of
 
 LENGTHS = {
@@ -58,14 +58,14 @@ LENGTHS_OF_FEW = {
 @pytest.mark.parametrize("name", LENGTHS_OF_FEW)
 @pytest.mark.parametrize("kernel", FEW)
 def test_each_block_finds_its_own_of_few_tiles(kernel: str, name: str, causal: bool) -> None:
-    """The emulator's four multiprocessors have a block each, so that no launch lists the tiles."""
+    """Each of the emulator's four SMs has one thread block, so that no launch lists the tiles."""
     cfg, lengths = parse_kernel_name_into_config(FEW[kernel]), LENGTHS_OF_FEW[name]
     if kernel == "cluster":
-        lengths = lengths[:1]  # of which a tile is two blocks
+        lengths = lengths[:1]  # a tile is two thread blocks
     q, k, v = packed(cfg, lengths, lengths, heads=(1, 1))
     packing = packing_of(lengths, lengths)
-    instance = KernelId(cfg, Variant(causal=causal, ragged=True))
-    given = Extras(**vars(packing), window_right=0 if causal else -1)
+    instance = KernelId(cfg, Variant(causal=causal, varlen=True))
+    given = CallArgs(**vars(packing), window_right=0 if causal else -1)
     plan = find_kernel(instance, Target.emulator()).plan(q, k, v, q, extras=given)
     assert len(plan.launches) == 1 and plan.workspace_bytes == 0
     assert_right(cfg, (q, k, v), Semantics(causal=causal), packing)

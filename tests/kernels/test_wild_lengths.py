@@ -1,5 +1,4 @@
-"""Lengths on the device that no host has looked at: whatever they say, nothing but the tensors is
-touched."""
+"""Lengths on the device that no host checks: whatever they are, only the tensors are touched."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ import torch
 
 from flashsmith.configs import KernelId, Variant
 from flashsmith.jit import Target
-from flashsmith.runtime import Extras, find_kernel, load_kernels
-from support.semantics import FAMILIES, places, tensors_of
+from flashsmith.runtime import CallArgs, find_kernel, load_kernels
+from support.semantics import FAMILIES, offsets, tensors_of
 
 ROWS, GUARD = 200, 7.0
-RAGGED = Variant.from_name("causal+ragged")
+VARLEN = Variant.from_name("causal+varlen")
 BY_FAMILY = pytest.mark.parametrize("cfg", FAMILIES.values(), ids=FAMILIES.keys())
 FAR = 2**31 - 1
 WILD = {
@@ -29,19 +28,20 @@ WILD = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    load_kernels([KernelId(cfg, RAGGED) for cfg in FAMILIES.values()], Target.emulator())
+    load_kernels([KernelId(cfg, VARLEN) for cfg in FAMILIES.values()], Target.emulator())
 
 
 def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and lse, with guards around them and around the workspace, which stay as they were."""
-    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    """Returns o and lse, after a check that the guards around them and the workspace are
+    unchanged."""
+    kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     q, k, v = (t[0] for t in tensors_of(cfg, ROWS, ROWS, batch=1, heads=(2, 1)))
     whole_o = torch.full((ROWS + 2, 2, cfg.d_head), GUARD, dtype=q.dtype)
     whole_lse = torch.full((2 * ROWS + 8,), GUARD)
     o, lse = whole_o[1:-1], whole_lse[4:-4].view(2, ROWS)
     o.fill_(math.nan)
     lse.fill_(math.nan)
-    given = Extras(**extras, window_right=0)
+    given = CallArgs(**extras, window_right=0)
     n_bytes = kernel.plan(q, k, v, o, lse=lse, extras=given).workspace_bytes
     memory = torch.zeros(n_bytes + 4096, dtype=torch.uint8)
     memory[n_bytes:] = 77
@@ -56,7 +56,7 @@ def launch(cfg: Any, **extras: Any) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", WILD)
 @BY_FAMILY
 def test_places_that_cannot_be(cfg: Any, name: str) -> None:
-    wild, good = torch.tensor(WILD[name]).int(), places([0] * (len(WILD[name]) - 2) + [ROWS])
+    wild, good = torch.tensor(WILD[name]).int(), offsets([0] * (len(WILD[name]) - 2) + [ROWS])
     for q, k in ((wild, good), (good, wild), (wild, wild)):
         launch(cfg, cu_seqlens_q=q, cu_seqlens_k=k)
 
@@ -64,7 +64,7 @@ def test_places_that_cannot_be(cfg: Any, name: str) -> None:
 @pytest.mark.parametrize("used", [[-1, 5], [FAR, FAR], [201, -FAR - 1]], ids=str)
 @BY_FAMILY
 def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
-    cu_seqlens = places([150, 50])
+    cu_seqlens = offsets([150, 50])
     for side in "qk":
         launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens,
                **{f"seqused_{side}": torch.tensor(used).int()})  # fmt: skip
@@ -73,21 +73,22 @@ def test_used_lengths_that_cannot_be(cfg: Any, used: list[int]) -> None:
 @pytest.mark.parametrize("longest", [0, 1, 64, 199])
 @BY_FAMILY
 def test_sequences_longer_than_the_longest(cfg: Any, longest: int) -> None:
-    cu_seqlens = places([200, 0, 0])
+    cu_seqlens = offsets([200, 0, 0])
     launch(cfg, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest)
 
 
 @BY_FAMILY
 def test_the_longest_bounds_the_grid_and_never_more_than_the_rows_do(cfg: Any) -> None:
-    """A larger grid would start blocks whose rows no sequence has: they read lengths and end."""
-    kernel = find_kernel(KernelId(cfg, RAGGED), Target.emulator())
+    """A larger grid would start thread blocks without rows, which would only read lengths and
+    end."""
+    kernel = find_kernel(KernelId(cfg, VARLEN), Target.emulator())
     lengths = [cfg.B_r] * 6
     rows = sum(lengths)
     q, k, v = (t[0] for t in tensors_of(cfg, rows, rows, batch=1, heads=(2, 1)))
-    cu = places(lengths)
+    cu = offsets(lengths)
 
     def blocks(longest: int) -> int:
-        given = Extras(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)
+        given = CallArgs(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=longest, window_right=0)
         x, y, z = kernel.plan(q, k, v, torch.empty_like(q), extras=given).launches[-1].grid
         return x * y * z
 

@@ -1,4 +1,4 @@
-"""Each query sees the keys of its window: of bounds at every distance from the edges of tiles."""
+"""Each query sees the keys of its window, with bounds at every distance from the edges of tiles."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from support.semantics import BAND, CONFIGS, FAMILIES, call, packing_of
 
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 SIDES = {"behind": Variant(window=True), "ahead": CAUSAL, "both": BAND}
-RAGGED = {
-    side: Variant(causal=of.causal, window=of.window, ragged=True) for side, of in SIDES.items()
+VARLEN = {
+    side: Variant(causal=of.causal, window=of.window, varlen=True) for side, of in SIDES.items()
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    variants = (*SIDES.values(), *RAGGED.values())
+    variants = (*SIDES.values(), *VARLEN.values())
     kernels = [KernelId(cfg, variant) for cfg in CONFIGS.values() for variant in variants]
     load_kernels(kernels, Target.emulator())
 
 
 def windows(cfg: ForwardKernelConfig, side: str) -> Iterator[tuple[int, int]]:
-    """Bounds of a side, or of both: no key beside the diagonal, some, and about a block of them."""
+    """Yields bounds of a side, or of both: no key beside the diagonal, some keys, and about a
+    block."""
     far = (0, 5, cfg.B_c - 1, cfg.B_c + 1)
     if side == "behind":
         yield from ((left, -1) for left in far)
@@ -40,7 +41,7 @@ def windows(cfg: ForwardKernelConfig, side: str) -> Iterator[tuple[int, int]]:
 
 
 def steps(cfg: ForwardKernelConfig) -> range:
-    """So many keys more, which move every bound: by each number up to a block of them."""
+    """Returns the numbers of keys to add, which move every bound by up to a block of keys."""
     return range(0, cfg.B_c + 1, 1 if cfg in FAMILIES.values() else 5)
 
 
@@ -63,7 +64,7 @@ def test_bounds_at_every_distance(cfg: ForwardKernelConfig, side: str) -> None:
 @pytest.mark.parametrize("side", SIDES)
 @EACH
 def test_bounds_of_the_top_left_at_every_distance(cfg: ForwardKernelConfig, side: str) -> None:
-    """Which the window alone moves."""
+    """Only the window moves these bounds."""
     n_q, n_k = cfg.B_r + 3, cfg.B_r + cfg.B_c
     qkv = telling(cfg, (1, n_q, 1), (1, n_k, 1))
     for more in steps(cfg):
@@ -80,7 +81,7 @@ def test_bounds_of_the_top_left_at_every_distance(cfg: ForwardKernelConfig, side
 def test_bounds_of_packed_sequences_at_every_distance(
     cfg: ForwardKernelConfig, side: str, top_left: bool
 ) -> None:
-    """Each begins at another row and key; among them are some of one row, and of none."""
+    """Each sequence begins at another row and key; some have one row, and some have none."""
     lengths_k = [(cfg.B_r + more) % (2 * cfg.B_c) for more in steps(cfg)]
     lengths_q = [(0, 1, 17, cfg.B_r, cfg.B_r + 1)[i % 5] for i in range(len(lengths_k))]
     q, k, v = telling(cfg, (sum(lengths_q), 1), (sum(lengths_k), 1))

@@ -1,4 +1,4 @@
-"""The workloads that a table is tuned on: one for each bucket, of squares and of longer k."""
+"""The workloads that a table is tuned on, one a bucket: square ones, and ones with longer k."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from flashsmith.cli.options import make_request
 from flashsmith.configs import Workload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.commands.grids import GRIDS, tuning_workloads
 from flashsmith.problem import Bucket
 
@@ -19,7 +19,7 @@ def workloads(gpu: str = H200, **options: str | int) -> list[Workload]:
 
 
 def buckets(found: list[Workload], gpu: str = H200) -> list[Bucket]:
-    return [each.problem.bucket(count_multiprocessors(gpu)) for each in found]
+    return [each.problem.bucket(count_sms(gpu)) for each in found]
 
 
 def test_every_bucket_has_one_workload_whatever_the_gpu() -> None:
@@ -67,7 +67,7 @@ def test_a_kind_is_tuned_for_all_its_buckets_before_the_next() -> None:
 def test_sizes_stand_in_place_of_grids() -> None:
     (one,) = workloads(seq_lens="777", batch=1)
     assert one.problem.sizes == "1 x 16 x 777"
-    with pytest.raises(ValueError, match="--grid has sizes of its own; leave out --seq-len"):
+    with pytest.raises(ValueError, match="--grid sets all sizes; leave out --seq-len"):
         workloads(grids="small", heads=8)
     with pytest.raises(ValueError, match="--grid is 'tiny'; supported: full, small, chunk, decode"):
         workloads(grids="tiny")

@@ -1,4 +1,4 @@
-"""Which kernels a set's key stands for, at a head dimension."""
+"""The kernels that the key of a set stands for, at a head dimension."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_a_tuning_space_is_that_of_its_d_head(family: Family, d_head: int) -> No
     configs = [instance.config for instance in chosen]
     assert configs and {(cfg.dtype, cfg.d_head) for cfg in configs} == {(DType.BF16, d_head)}
     assert not [cfg for cfg in configs if cfg.problems(cfg.minimum_gpu)]
-    rule = family.rule(Workload.square(DType.BF16, d_head, 4096))
+    heuristic = family.heuristic(Workload.square(DType.BF16, d_head, 4096))
     tiles = {(cfg.B_r, cfg.B_c) for cfg in configs}
-    assert (rule.B_r, rule.B_c) in tiles
+    assert (heuristic.B_r, heuristic.B_c) in tiles
 
 
 def test_eight_warps_are_tried_where_four_have_no_room_for_so_many_rows() -> None:

@@ -1,4 +1,4 @@
-"""The tuner's laboratory: what it checks, hands to the timer and returns; how times are ranked."""
+"""The tuner's lab: what it checks, passes to the timer and returns, and how times are ranked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ STAMP = {"gpu": "NVIDIA A100", "driver_version": "580"}
 
 
 class FakeCheckers:
-    """Makes checkers whose candidates note their runs; all are right but those in ``wrong``."""
+    """Makes checkers whose candidates record their runs; all are right except those in
+    ``wrong``."""
 
     def __init__(self) -> None:
         self.workloads: list[Workload] = []
@@ -71,7 +72,7 @@ def checkers(monkeypatch: pytest.MonkeyPatch) -> FakeCheckers:
 
 
 class RunningTimer:
-    """Runs all it is given, in order; the first gets 1 ms, the second 2, and so on."""
+    """Runs all candidates in order; the first takes 1 ms, the second 2 ms, and so on."""
 
     def __init__(self) -> None:
         self.repeats: list[int | None] = []
@@ -108,7 +109,7 @@ def test_after_an_interruption_kernels_are_checked_before_they_are_timed(
 ) -> None:
     here = KernelLab(
         benches_of(FORWARD), "cpu", RunningTimer()
-    )  # a new process: the journal knows the checks
+    )  # in a new process the journal still knows the checks
     here.time(WORKLOAD, [A], 3)
     here.time(WORKLOAD, [A, B], 9)
     assert checkers.checked == [(4096, A), (4096, B)]
@@ -159,7 +160,7 @@ def test_on_a_gpu_finalists_are_timed_back_to_back(
     assert times == {B: Timing(2.0, 2.0, 2.0), A: Timing(2.0, 2.0, 2.0)}
 
 
-# Ranking. The percentiles have another order than the medians, both of them.
+# ---- ranking: both percentiles have another order than the medians ----
 
 TIMES = {
     A: Timing(3.0, low=1.0, high=5.0),
@@ -167,7 +168,7 @@ TIMES = {
     C: Timing(2.0, low=0.5, high=8.0),
     D: Timing(4.0, low=0.1, high=4.5),
 }
-STEADY = {B: Timing(20.0, 20, 20), D: Timing(4.0, 4, 4)}  # they see the last round
+STEADY = {B: Timing(20.0, 20, 20), D: Timing(4.0, 4, 4)}  # B and D reach the last round
 
 
 def test_survivors_are_ranked_by_the_median() -> None:
@@ -194,10 +195,10 @@ class LabOfTimes:
 
 
 def test_a_table_is_ranked_by_both_regimes(tmp_path: Path) -> None:
-    """In turn B is the fastest; in the product of both regimes it is D, 16 beside 20."""
+    """B is the fastest in turn, D by the product of both regimes, which is 16 against 20."""
     with tuning_session(FORWARD, tmp_path / "table.json", STAMP) as session:
         table = session.run({WORKLOAD: [A, B, C, D]}, LabOfTimes(), lambda *_: None)
     (entry,) = table.entries.values()
     assert [row.config for row in entry.ranked] == [D, B]
     assert [(row.ms, row.ms_back_to_back) for row in entry.ranked] == [(4, 4), (1, 20)]
-    assert entry.rule_ratio == 1.0  # D is the rule's choice
+    assert entry.heuristic_ratio == 1.0  # the heuristic chooses D

@@ -1,4 +1,4 @@
-"""What the shared options of the commands come to: kernels, workloads, a device."""
+"""The kernels, workloads and device that the shared options of the commands stand for."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_option_has_no_second_name(command: str, old: str) -> None:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Whole names, `flashsmith.runtime.load_kernels`, of everything that a file imports."""
+    """Returns the full names, such as `flashsmith.runtime.load_kernels`, that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -117,7 +117,7 @@ COMMANDS = [path for path in sorted((PACKAGE / "cli").glob("*.py")) if path.stem
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
 def test_the_command_line_runs_no_kernel(path: Path) -> None:
-    """It has words only. The doctor looks whether there is a torch."""
+    """The command line needs words alone. The doctor may look whether torch is installed."""
     parts = ("runtime.load", "runtime.find", "runtime.emulation", "ops", "reference")
     running = ("torch", *(f"flashsmith.{part}" for part in parts))
     assert [name for name in imports_of(path) if name.startswith(running)] == []

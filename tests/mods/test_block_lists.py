@@ -1,4 +1,4 @@
-"""What a BlockMask's lists say is read at each call, and only what counts of them."""
+"""The lists of a BlockMask are read at each call, up to the counts that they have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def below(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def lists(listed: list[list[int]], beyond: int, width: int = COLUMNS) -> list[torch.Tensor]:
-    """Returns how many blocks each row has, and which; ``beyond`` stands where none counts."""
+    """Returns the number of blocks of each row, and their indices; ``beyond`` fills unused
+    places."""
     indices = torch.full((1, 1, ROWS, width), beyond, dtype=torch.int32)
     for row, blocks in zip(indices[0, 0], listed, strict=True):
         row[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
@@ -60,14 +61,14 @@ def test_what_stands_behind_the_last_block_of_a_row_does_not_count(beyond: int) 
 
 
 def test_lists_have_room_for_as_many_blocks_as_a_row_has() -> None:
-    """No row sees all blocks of keys."""
+    """No row sees all blocks of keys, so that narrower lists are enough."""
     assert_sees(mask_of(width=2), seen())
     none: list[list[int]] = [[], [], []]
     assert_sees(mask_of(none, FULL, width=2), seen(none, FULL))
 
 
 def test_lists_that_are_filled_anew_count_at_the_next_call() -> None:
-    """As the static buffers of a CUDA graph are, whose replay does not tell torch."""
+    """The replay of a CUDA graph fills static buffers without telling torch, as is done here."""
     mask, other = mask_of(), mask_of(FULL, PARTIAL)
     assert_sees(mask, seen())
     for field in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"):
@@ -79,7 +80,7 @@ def test_lists_that_are_filled_anew_count_at_the_next_call() -> None:
 
 
 def test_a_mask_keeps_nothing_of_a_call() -> None:
-    """What a compiled graph made would not outlive its next replay."""
+    """A tensor that a compiled graph made would not outlive its next replay."""
     mask = mask_of()
     assert_sees(mask, seen())
     assert vars(mask).keys() == {field.name for field in fields(BlockMask)}

@@ -1,4 +1,4 @@
-"""Block masks: those of torch, without a look at every score."""
+"""Block masks equal torch's, but do not evaluate every score."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_mask_for_all_batches_and_heads_is_kept_once() -> None:
 def test_bounds_decide_most_blocks(
     monkeypatch: pytest.MonkeyPatch, name: str, looked_at: int
 ) -> None:
-    """Of a causal mask only the diagonal is looked at."""
+    """Only the blocks on the diagonal of a causal mask are evaluated."""
     seen = []
     evaluate = module.evaluate
 

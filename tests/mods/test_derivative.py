@@ -1,4 +1,4 @@
-"""The derivative of a score_mod is that which torch's autograd finds, in torch and in C++."""
+"""The derivative of a score_mod equals that of torch's autograd, in torch and in C++."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flashsmith.mods.trace import Mods, trace
 from support.mods import INPUTS, Policies
 from support.score_mods import BF16, SCALAR, SCORES, TABLE, rows
 
-# torch has no derivative of floor_divide, only of what it is.
+# torch has no derivative of floor_divide itself, only of its parts.
 STEPS = dict.fromkeys(("floor_divide floats", "floors by the score"), lambda s, *_: s * 0)
 
 COMPOSED: dict[str, Callable[..., Any]] = {
@@ -54,7 +54,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "floors by the score": lambda s, b, h, q, k: q // s + torch.div(s, 3, rounding_mode="floor"),
     "a flag": lambda s, b, h, q, k: s * (q > k) + s.exp() * (k > 3),
 }
-# At scores where they have a kink, or only a derivative from one side.
+# These are evaluated at scores where they have a kink, or a derivative from one side alone.
 KINKS: dict[str, Callable[..., Any]] = {
     "abs": lambda s, b, h, q, k: s.abs(),
     "relu": lambda s, b, h, q, k: torch.relu(s),
@@ -110,7 +110,7 @@ def near_kinks() -> dict[str, torch.Tensor]:
 
 
 def of_torch(function: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns what autograd finds in float64."""
+    """Returns the derivative that autograd computes in float64."""
     score = inputs["score"].double().requires_grad_()
     changed = torch.vmap(lambda *at: torch.as_tensor(function(*at)))(
         score, *(inputs[each] for each in INPUTS[1:])

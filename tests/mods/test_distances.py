@@ -11,7 +11,7 @@ from flashsmith.mods.cpp import policy
 from flashsmith.mods.trace import trace
 from support.mods import Policies
 
-EXACT = 2**24  # up to here every integer is a float
+EXACT = 2**24  # up to here every integer is a float32
 DISTANCES: dict[str, Callable[..., torch.Tensor]] = {
     "q - kv": lambda s, b, h, q, kv: (q - kv) * 1.0,
     "kv - q": lambda s, b, h, q, kv: (kv - q) * 1.0,
@@ -43,10 +43,10 @@ def expected(name: str, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
     return (DISTANCES | OTHERS)[name](torch.ones(len(q)), zeros, zeros, q, kv)
 
 
-def places(most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random ones, near ones, and equal ones."""
-    q = torch.randint(0, most, (20_000,), dtype=torch.int32)
-    near = (q + torch.randint(-300, 300, q.shape, dtype=torch.int32)).clamp(0, most - 1)
+def places(maximum: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns positions of queries and keys: random pairs, near pairs, and equal pairs."""
+    q = torch.randint(0, maximum, (20_000,), dtype=torch.int32)
+    near = (q + torch.randint(-300, 300, q.shape, dtype=torch.int32)).clamp(0, maximum - 1)
     return torch.cat([q, q, q]), torch.cat([q.flip(0), near, q])
 
 

@@ -1,4 +1,4 @@
-"""Division by a constant goes without a division, and gives what one gives, to the bit."""
+"""Division by a constant needs no division instruction, and gives the same result to the bit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flashsmith.mods.cpp import policy
 from flashsmith.mods.trace import trace
 from support.mods import Policies
 
-# Quotients by 41 and 49 are whole numbers that a product with the inverse misses; the mantissa of
-# the largest number below 2 is all ones.
+# Some quotients by 41 and 49 are whole numbers that a product with the inverse misses; the mantissa
+# of the largest number below 2 is all ones.
 DIVISORS = (1.0, 3.0, -7.0, 10.0, 30.0, 41.0, 49.0, 0.1, 1e-9, 1.9999998807907104, -1e30, 2.0**-100)
 RARE = (0.0, -0.0, math.inf, -math.inf, math.nan, 3.4028234663852886e38, 1e-30)
 IEEE = (0.0, math.inf, math.nan, 2.0**-140, 2.0**127)
@@ -59,7 +59,7 @@ def test_other_constants_are_divided_by(divisor: float) -> None:
 
 
 def test_usual_constants_are_not() -> None:
-    """Its branch to rare cases is a call, for which wgmma has to wait."""
+    """A division branches to a call for rare cases, for which wgmma would have to wait."""
     for divisor in DIVISORS:
         text = policy(trace(lambda s, b, h, q, k, c=divisor: s / c).expression)
         assert " / " not in text and "div_by_constant" in text

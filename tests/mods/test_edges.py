@@ -1,4 +1,4 @@
-"""Where torch or C++ leave a result open, the kernel's is defined, and no memory is read beyond."""
+"""Where torch or C++ leave a result open, the kernel defines it, and no read leaves a tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shifted_right(a: int, b: int) -> int:
     return a >> (b if 0 <= b < 32 else 31)
 
 
-# As mask_mod would use them, and what they are in Python.
+# Each function as a mask_mod would compute it, and the same in Python's integers.
 INTEGERS: dict[str, tuple[Callable[..., Any], Callable[[int, int], int]]] = {
     "add": (lambda q, k: q + k, lambda q, k: wrapped(q + k)),
     "sub": (lambda q, k: q - k, lambda q, k: wrapped(q - k)),
@@ -63,7 +63,8 @@ FLOATS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
     mods = {
-        # Of a score, only 24 bits would be left: the halves are compared, one a policy.
+        # A float score keeps 24 bits, so each half of the integer is compared by a policy of its
+        # own.
         f"{name} {part}": trace(lambda s, b, h, q, k, f=f, part=part: (f(q, k) >> part) & 0xFFFF)
         for name, (f, _) in INTEGERS.items()
         for part in (0, 16)

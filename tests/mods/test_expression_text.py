@@ -1,4 +1,5 @@
-"""Texts of expressions from files: those that could have been traced are read, the rest refused."""
+"""Texts of expressions in files are read if a trace could have made them, and are refused
+otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SOUND = [
     text_of("load float 0", "score 0", buffers="float16[0]"),
     text_of("input int q", "load float 0 v0 v0 v0 v0", "score 1", buffers="float32[4]"),
 ]
-# What is wrong -> text.
+# The fault -> the text.
 UNSOUND = {
     "operand out of range": text_of("input float score", "neg float v7", "score 1"),
     "operand of itself": text_of("neg float v0", "score 0"),

@@ -30,7 +30,7 @@ constants = st.one_of(st.integers(-9, 9), st.sampled_from([INT_MIN, INT_MAX, 2**
 
 
 def integers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Functions of (q, k) to int; floats and bools come in between."""
+    """Builds functions of (q, k) that return an int; floats and bools occur on the way."""
     two = st.tuples(inner, inner)
     return st.one_of(
         st.builds(lambda f, n: lambda q, k: getattr(f(q, k), n)(), inner, st.sampled_from(UNARY)),

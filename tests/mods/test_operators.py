@@ -14,7 +14,7 @@ from flashsmith.mods.trace import Mods, trace
 from support.mods import INPUTS, Policies
 from support.score_mods import FLAGS, IDS, SCORES, WINDOW, rows
 
-# As mask_mod.
+# Each function is used as a mask_mod.
 MASKS: dict[str, Callable[..., Any]] = {
     "causal": lambda b, h, q, k: q >= k,
     "comparisons": lambda b, h, q, k: ((q < k) ^ (q <= 0)) | (k == 2) & (q != 1) & (k < 3),

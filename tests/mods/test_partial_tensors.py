@@ -1,5 +1,5 @@
-"""A captured tensor that is not indexed in all its dimensions is refused in words, whatever is done
-with it."""
+"""A captured tensor that is not indexed in all its dimensions is refused with a clear message, in
+whatever expression it stands."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ TABLE, VECTOR, SQUARE = torch.randn(3, 5), torch.randn(7), torch.randn(3, 3)
 
 
 def in_place(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-    s += 1  # a new value, as for any number
+    s += 1  # makes a new value, as for any number
     s.add_(1)
     return s
 

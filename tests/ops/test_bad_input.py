@@ -1,5 +1,5 @@
-"""What forward and attention refuse: by a typed error that names the argument, what came and what
-is supported, with nothing written to o."""
+"""The input that forward and attention refuse: a typed error names the argument, what came and what
+is supported; nothing is written to o."""
 
 from __future__ import annotations
 
@@ -47,18 +47,19 @@ def _kernels() -> None:
 
 
 def good() -> Arguments:
-    """Arguments that forward takes."""
+    """Returns arguments that forward accepts."""
     q, k, v = (torch.randn(SHAPE).half() for _ in range(3))
     return {"cfg": BASE, "q": q, "k": k, "v": v, "o": torch.full(SHAPE, MARK).half()}
 
 
 def overlapping_elements(t: torch.Tensor) -> torch.Tensor:
-    """Each row of the sequence begins where the second head of the one before lies."""
+    """Returns a tensor in which each row of the sequence begins at the second head of the row
+    before."""
     return torch.zeros(t.numel(), dtype=t.dtype).as_strided(t.shape, (64 * 256, 128, 128, 1))
 
 
 def shifted(name: str, rows: int) -> Callable[[Arguments], Arguments]:
-    """o in the memory of another tensor, by so many rows later."""
+    """Returns a change that puts o into the memory of another tensor, ``rows`` rows later."""
 
     def change(a: Arguments) -> Arguments:
         memory = torch.zeros((2, 64 + rows, 2, 128), dtype=torch.float16)
@@ -68,7 +69,7 @@ def shifted(name: str, rows: int) -> Callable[[Arguments], Arguments]:
 
 
 def other_strides(a: Arguments) -> Arguments:
-    """o in q's memory, as (batch, heads, seq_len, d_head)."""
+    """Puts o into q's memory, as (batch, heads, seq_len, d_head)."""
     return {"o": a["q"].view(2, 2, 64, 128).transpose(1, 2)}
 
 
@@ -78,7 +79,7 @@ def next_row_and_head_before(a: Arguments) -> Arguments:
 
 
 def in_gaps_and_beyond(a: Arguments) -> Arguments:
-    """o's rows have gaps; k begins in the first, and has none."""
+    """Leaves gaps between the rows of o; k begins in the first gap, and has no gaps."""
     memory = torch.zeros((2, 64, 4, 128), dtype=torch.float16)
     return {"k": memory.view(-1)[256:][: math.prod(SHAPE)].view(SHAPE), "o": memory[:, :, :2]}
 
@@ -231,7 +232,7 @@ def test_gradients_may_be_off() -> None:
 
 
 def test_slices_of_one_tensor_do_not_overlap() -> None:
-    """o beside q, k and v, in turn with them: address ranges cross, elements do not."""
+    """Each row of o follows one of q, k and v: address ranges overlap, elements do not."""
     packed = torch.randn(2, 64, 4, 2, 128).half()
     q, k, v, o = packed.unbind(2)
     expected = flashsmith.forward(BASE, q, k, v)
@@ -291,7 +292,7 @@ def test_attention_refuses(bad: Case) -> None:
     assert all(word in str(caught.value) for word in bad.words), caught.value
 
 
-# What select_config itself refuses.
+# select_config itself refuses these.
 _WITHOUT_CONFIG = ("float32", "causal list", "3 dimensions", "d_head 84")
 
 

@@ -1,5 +1,5 @@
-"""What changes between a forward and its backward: gradients are those of the forward, or torch
-says what was modified."""
+"""Changes between a forward and its backward: the gradients are those of the forward, or torch says
+which tensor was modified."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import flashsmith
 from support.between import RECIPES, World, drawn
 from support.inplace import VALUES, WAYS, all_ways, change
 
-SEEDS = range(int(os.environ.get("FLASHSMITH_TEST_SEEDS", "3")))  # of calls that are drawn
+SEEDS = range(int(os.environ.get("FLASHSMITH_TEST_SEEDS", "3")))  # seeds of random calls
 Make = Callable[[], World]
 
 
 @pytest.fixture(params=[*RECIPES, *SEEDS], ids=str)
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes the same call each time."""
+    """Returns a function that makes the same call each time."""
 
     def made() -> World:
         torch.manual_seed(5)
@@ -33,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def unchanged(make: Make) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Returns the results, and the gradients, of a call that nobody interferes with."""
+    """Returns the results and the gradients of an undisturbed call."""
     world = make()
     results = world.attend()
     gradients = world.gradients(results)
@@ -45,15 +45,14 @@ def equal(found: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -
 
 
 class Seen:
-    """What a call did after a change."""
+    """The behaviour of a call after a change."""
 
     def __init__(self, make: Make) -> None:
         self.make = make
         self.results, self.gradients = unchanged(make)
 
     def after(self, act: Callable[[World], object]) -> str:
-        """Returns what is wrong, in words: none if gradients are those of the forward; or
-        "refused"."""
+        """Returns the error: empty if the gradients are those of the forward; or "refused"."""
         world = self.make()
         results = world.attend()
         assert equal(results, self.results)
@@ -69,14 +68,15 @@ class Seen:
         return "" if equal(gradients, self.gradients) else "other gradients, without a word"
 
     def changed_before(self, act: Callable[[World], object]) -> bool:
-        """Returns whether a change means anything to the call."""
+        """Returns whether the change, made before the forward, changes the results."""
         world = self.make()
         act(world)
         return not equal(world.attend(), self.results)
 
 
 def ways_of(world: World, name: str, ways: Iterator[str]) -> list[str]:
-    """Returns two of them; torch has no new shapes for what is differentiable."""
+    """Returns two ways to change a tensor; torch cannot reshape a differentiable tensor in
+    place."""
     t, _ = world.tensors[name]
     usable = VALUES if t.requires_grad else WAYS
     found = []
@@ -112,7 +112,7 @@ def test_values_that_change_are_as_they_were(make: Make) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_all_that_is_changed_here_matters(recipe: str) -> None:
-    """A change before the forward gives other results."""
+    """The change gives other results if it comes before the forward."""
 
     def make() -> World:
         torch.manual_seed(5)
@@ -127,7 +127,7 @@ def test_all_that_is_changed_here_matters(recipe: str) -> None:
             assert seen.changed_before(lambda world: world.values[name]()), name  # noqa: B023
 
 
-# ---- what belongs to no call ----
+# ---- state outside of the call ----
 
 
 @contextmanager
@@ -172,14 +172,14 @@ def test_the_state_of_torch_in_the_backward_does_not_matter(recipe: str, around:
         found = torch.autograd.grad(results, [*world.leaves.values()], given)
     assert torch.equal(torch.get_rng_state(), state)
     for own, right in zip(found, expected, strict=True):
-        if around == "deterministic":  # by other kernels, in another order
+        if around == "deterministic":  # other kernels sum in another order
             torch.testing.assert_close(own, right, rtol=1e-2, atol=1e-2)
         else:
             assert torch.equal(own, right)
 
 
 def test_weights_that_are_drawn_are_dropped_in_both_directions() -> None:
-    """The state is the forward's, whatever the generator has given since."""
+    """The backward uses the forward's state, whatever the generator has drawn since."""
 
     def gradients(disturb: Callable[[], object]) -> tuple[torch.Tensor, ...]:
         torch.manual_seed(5)
@@ -196,7 +196,8 @@ def test_weights_that_are_drawn_are_dropped_in_both_directions() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_other_calls_between_do_not_matter(recipe: str) -> None:
-    """Of the same kind, with other values everywhere; and the backward on another thread."""
+    """The other calls are of the same kind with other values, and the backward runs on another
+    thread."""
     torch.manual_seed(5)
     world = RECIPES[recipe]()
     results = world.attend()
@@ -216,7 +217,7 @@ def test_other_calls_between_do_not_matter(recipe: str) -> None:
 
 
 def test_an_optimiser_steps_before_the_backward() -> None:
-    """Of parameters that are passed as they are."""
+    """The parameters are passed directly, without an operation in between."""
     for name in "qkv":
         q, k, v = (torch.randn(1, 20, 2, 64).to(torch.bfloat16) for _ in range(3))
         given = {"q": q, "k": k, "v": v}

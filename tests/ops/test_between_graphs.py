@@ -1,6 +1,5 @@
-"""What autograd does with a call besides one backward: functions are called once, graphs are kept,
-saved tensors come back from elsewhere, parts are computed again, and nothing is differentiated
-twice without a word."""
+"""Autograd beyond a single backward: functions are called once, graphs may be kept, saved tensors
+may be restored from elsewhere, parts may be recomputed, and second derivatives are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def equal(found: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -
 
 
 class Counted:
-    """A function, and how often it was called."""
+    """A function that counts its calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -50,7 +49,7 @@ class Counted:
 
 
 def counted(keywords: dict[str, Any]) -> list[Counted]:
-    """Puts counters in the place of functions, and of a mask's."""
+    """Wraps the functions, and the mask_mod of a block mask, in counters."""
     counters = []
     for name in MODS:
         if name in keywords:
@@ -72,7 +71,7 @@ def test_functions_are_called_once_in_a_forward_and_never_in_a_backward(kind: st
     world.gradients(results, retain_graph=True)
     world.gradients(results)
     assert [each.calls for each in counters] == [1] * len(counters)
-    if kind != "a_generator":  # which gives another number each time
+    if kind != "a_generator":  # it gives another number each time
         with torch.no_grad():
             world.attend()
         assert [each.calls for each in counters] == [2] * len(counters)
@@ -93,7 +92,7 @@ def test_a_function_that_raises_when_it_is_called_again() -> None:
 
 
 def test_a_buffer_that_functional_call_replaces() -> None:
-    """It is back in the module when the backward runs."""
+    """The module has its own buffer back when the backward runs."""
     torch.manual_seed(5)
     q, k, v = (torch.randn(1, LENGTH, 2, 64).bfloat16().requires_grad_() for _ in range(3))
     table = torch.randn(LENGTH)
@@ -108,7 +107,7 @@ def test_a_buffer_that_functional_call_replaces() -> None:
     assert equal(gradients(call), expected)
 
 
-# ---- graphs that are kept, and saved elsewhere ----
+# ---- graphs that are kept, and tensors that are saved elsewhere ----
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -120,7 +119,7 @@ def test_a_kept_graph_gives_the_same_again(recipe: str) -> None:
 
 
 def _misaligned(t: torch.Tensor) -> torch.Tensor:
-    """An element behind where memory begins."""
+    """Returns a copy that begins one element behind an aligned address."""
     if t.numel() == 0:
         return t.clone()
     memory = torch.empty(t.numel() + 1, dtype=t.dtype)
@@ -135,7 +134,7 @@ def _written_out(t: torch.Tensor) -> torch.Tensor:
 
 
 def _permuted(t: torch.Tensor, order: Callable[[int], list[int]]) -> torch.Tensor:
-    """With its dimensions in another order in memory."""
+    """Returns a copy whose dimensions have another order in memory."""
     there = order(t.ndim)
     back = sorted(range(t.ndim), key=there.__getitem__)
     return t.permute(there).contiguous().permute(back)
@@ -157,7 +156,7 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("recipe", SOME)
 def test_saved_tensors_come_back_laid_out_otherwise(recipe: str, copy: str) -> None:
-    """An offload need not keep strides; the log-sum-exp, lengths and tables are saved, too."""
+    """An offload may change strides; the LSE, lengths and tables are saved as well."""
     world = world_of(recipe)
     expected = world.gradients(world.attend())
     world = world_of(recipe)
@@ -175,7 +174,7 @@ def test_saved_tensors_come_back_laid_out_otherwise(recipe: str, copy: str) -> N
 
 @pytest.mark.parametrize("recipe", SOME)
 def test_saved_tensors_are_all_that_a_backward_reads(recipe: str) -> None:
-    """Where hooks keep copies, nothing of the call's own tensors counts any more."""
+    """The hooks keep copies, so that changes to the call's own tensors must not matter."""
     world = world_of(recipe)
     expected = world.gradients(world.attend())
     world = world_of(recipe)
@@ -210,7 +209,7 @@ def test_checkpoints_compute_functions_again(recipe: str, use_reentrant: bool) -
     assert all(each.calls == 2 for each in counters)
 
 
-# ---- not twice ----
+# ---- no second derivatives ----
 
 ATTEND: dict[str, Callable[..., Any]] = {
     "direct": flashsmith.attention,
@@ -239,7 +238,7 @@ def quadratic(o: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("by", ["q", "k", "v", "qkv"])
 @pytest.mark.parametrize("how", ATTEND)
 def test_a_second_derivative_is_refused(how: str, by: str, loss: Callable[..., Any]) -> None:
-    """A gradient penalty beside a loss, which may be linear in the result."""
+    """A gradient penalty beside a loss needs one, even if the loss is linear in the result."""
     given = {name: torch.randn(1, 20, 2, 64).bfloat16() for name in "qkv"}
     leaves = [given[name].requires_grad_() for name in by]
     with pytest.raises((RuntimeError, NotImplementedError)):
@@ -250,7 +249,7 @@ def test_a_second_derivative_is_refused(how: str, by: str, loss: Callable[..., A
 
 @pytest.mark.parametrize("how", ["direct", "operator", "compiled"])
 def test_a_derivative_by_what_comes_back_is_refused(how: str) -> None:
-    """As in the product of a Jacobian and a vector by two backwards."""
+    """A Jacobian-vector product by two backwards needs such a derivative."""
     q, k, v = (torch.randn(1, 20, 2, 64).bfloat16() for _ in range(3))
     o = ATTEND[how](q.requires_grad_(), k, v)
     do = torch.zeros_like(o).requires_grad_()
@@ -261,7 +260,7 @@ def test_a_derivative_by_what_comes_back_is_refused(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["direct", "operator"])
 def test_first_derivatives_with_a_graph_are_as_without(how: str) -> None:
-    """Who asks for a graph and does not use it is not in the way."""
+    """A graph that is requested but not used does no harm."""
     leaves = [torch.randn(1, 20, 2, 64).bfloat16().requires_grad_() for _ in range(3)]
     loss = lambda: linear(ATTEND[how](*leaves))  # noqa: E731
     found = torch.autograd.grad(loss(), leaves, create_graph=True)

@@ -1,5 +1,5 @@
-"""All that the library writes has a new version, so that torch sees what it had saved change; and
-gradients that nobody computes are refused."""
+"""Each write of the library gives a tensor a new version, so that torch notices a change of what it
+saved; gradients that are not computed are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def versions(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
 
 
 def assert_written(call: Callable[[], Any], tensors: dict[str, torch.Tensor], *names: str) -> None:
-    """At the first call of its kind, and when it is made again; nothing else."""
+    """Checks that the first call and repeated calls raise the versions of these tensors alone."""
     for _ in range(3):
         before = versions(tensors)
         call()
@@ -98,7 +98,7 @@ def test_gradients_of_low_level_functions_have_new_versions(packed: bool) -> Non
 
 @pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
 def test_operators_write_with_a_new_version(backend: str | None) -> None:
-    """Called as they are, and in compiled functions."""
+    """Operators are called directly, and in compiled functions."""
     compiled: Any = (lambda f: f) if backend is None else torch.compile(backend=backend)
     tensors = dense(1)
     if backend is None:
@@ -119,7 +119,7 @@ def test_operators_write_with_a_new_version(backend: str | None) -> None:
 
 
 def test_new_keys_over_saved_ones_are_noticed() -> None:
-    """Attention over a part of a cache, to which a decode step then appends."""
+    """Attention over a part of a KV cache is followed by a decode step that appends to it."""
     k_cache, v_cache = rows(1, 32, 1, 64), rows(1, 32, 1, 64)
     q = rows(1, 4, 2, 64).requires_grad_()
     o = flashsmith.attention(q, k_cache[:, :20], v_cache[:, :20])
@@ -141,7 +141,7 @@ RESULTS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", RESULTS)
 @pytest.mark.parametrize("part", [False, True])
 def test_results_over_what_torch_saved_are_noticed(name: str, part: bool) -> None:
-    """The whole of it, or a view of a part."""
+    """The output covers all of the saved tensor, or is a view of a part."""
     q, k, v = rows(1, 4, 2, 64), rows(1, 24, 2, 64), rows(1, 24, 2, 64)
     leaf = rows(2, 4, 2, 64).requires_grad_()
     saved = leaf.exp()
@@ -153,7 +153,7 @@ def test_results_over_what_torch_saved_are_noticed(name: str, part: bool) -> Non
 
 
 def test_a_result_over_its_own_input_is_noticed() -> None:
-    """Of another call, whose q it was."""
+    """The output of one call is the q of another."""
     q, k, v = (rows(1, 24, 2, 64) for _ in range(3))
     leaf = k.clone().requires_grad_()
     o = flashsmith.attention(q, leaf, v)

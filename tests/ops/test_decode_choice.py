@@ -1,4 +1,4 @@
-"""What ``decode`` decides by sizes alone, on GPUs that are not here: for odd sizes, too."""
+"""Decisions of ``decode`` by sizes alone, on fake GPUs, also for odd sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPUS = {"NVIDIA H200": (9, 0), "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA L40S": (
 
 @pytest.fixture(params=GPUS)
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Torch believes that it is here."""
+    """Makes torch believe that the GPU is here."""
     name: str = request.param
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: GPUS[name])
@@ -37,7 +37,7 @@ def forget_choices() -> None:
 
 
 def drawn(random: Random) -> DecodeCall:
-    """Returns a call of any sizes, also of none, over entries or pages, of 16 or of 8 bits."""
+    """Returns a random call, possibly empty, over slots or pages, in 16 bits or FP8."""
     heads_kv, d_head = random.choice([1, 2, 8]), random.choice(D_HEADS)
     batch, n_queries = random.choice([0, 1, 3, 300]), random.choice([0, 1, 4, 16, 64, 300, 3000])
     heads = heads_kv * random.choice([1, 4, 8])
@@ -77,7 +77,7 @@ def test_any_packed_queries_over_pages_have_a_way(
                 continue
             longest = random.choice([None, 0, 1, 8, 70, 600])
             q, cache = call.q.flatten(0, 1), call.cache
-            with monkeypatch.context() as patch:  # fake tensors are no memory
+            with monkeypatch.context() as patch:  # fake tensors have no memory
                 patch.setattr(dispatch, "are_memory", lambda *_: True)
                 way = dispatch.paged_way(q, cache, longest, None, causal=True)
             ways.add(way)

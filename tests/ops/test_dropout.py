@@ -1,4 +1,4 @@
-"""Dropout through ``attention``: where its state comes from, who sees it, and what is refused."""
+"""Dropout through ``attention``: the origin of its RNG state, its users, and what is refused."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_computes_again_with_the_same_mask() -> None:
 
 
 def test_the_state_and_the_probability_may_change_from_call_to_call() -> None:
-    """The second call like another is not checked again: it has to read both anew."""
+    """A repeated call is not checked again, but must read both anew."""
     qkv, state = [t.detach() for t in tensors()], STATE.clone()
     leaves = [t.clone().requires_grad_() for t in qkv]
     for step, p in ((0, P), (1, P), (2, 0.6), (3, P)):
@@ -118,7 +118,7 @@ def test_the_library_s_parts_take_the_state() -> None:
 
 
 def test_a_compiled_function_has_one_mask_for_forward_and_backward() -> None:
-    """Columns of v are keys, so that the result is the weights, and with them the gradient."""
+    """The weights are in both the result and the gradient of v, since v = I."""
     q, k, v = (t.detach() for t in tensors(n_k=64))
     v = torch.eye(64).half()[None, :, None].repeat(2, 1, 2, 1)
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -135,18 +135,18 @@ def test_a_compiled_function_has_one_mask_for_forward_and_backward() -> None:
     assert torch.equal(given(*leaves), attend(*leaves, rng_state=STATE))
 
 
-def test_the_rules_have_kernels_for_dropout() -> None:
-    """Every family's configuration for it is the one without, and can be built; one family has no
-    registers for it, and leaves it to the others."""
+def test_the_heuristics_have_kernels_for_dropout() -> None:
+    """Every family's heuristic chooses the same configuration with dropout, and it is legal; one
+    family lacks the registers and leaves dropout to the others."""
     variant = Variant(dropout=True)
     for family in BACKWARD.families:
-        config = family.rule(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
+        config = family.heuristic(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
         assert config.with_room_for(variant) == config
         assert config.serves_variant(variant) == (family.config is not Sm80SumsBackwardKernelConfig)
         assert KernelId(config, variant).name.endswith(" dropout")
     for capability in ((8, 0), (9, 0)):
         problem = Problem.square(flashsmith.DType.BF16, 128, 1, 1, 4096)
-        chosen = BACKWARD.choose_by_rule(BackwardWorkload(problem, variant), capability)
+        chosen = BACKWARD.choose_by_heuristic(BackwardWorkload(problem, variant), capability)
         assert chosen.serves_variant(variant)
 
 
@@ -188,7 +188,7 @@ def test_a_call_that_does_not_draw_needs_a_state() -> None:
 
 
 def test_the_mask_is_that_of_the_library() -> None:
-    """What users look at, in the words that they have."""
+    """The mask is public as `flashsmith.dropout_mask`."""
     kept = flashsmith.dropout_mask(STATE, P, (2, 2, 40, 50))
     assert torch.equal(kept, dropout_mask(STATE, P, (2, 2, 40, 50)))
     q, k, v = (t.detach() for t in tensors())

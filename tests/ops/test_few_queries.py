@@ -1,4 +1,4 @@
-"""Few queries over many keys: attention takes a decode kernel, and nobody sees another result."""
+"""Few queries over many keys: attention uses a split-KV kernel, without a change of the results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flashsmith.selection.select import select_config
 from support.decoding import Requests, assert_near_truth, assert_same_bits, requests
 
 KEYS = 520
-PLAIN = DECODE.choose_by_rule(DecodeWorkload(DType.BF16, 64), None)
-FORWARD = SM80_FORWARD.rule(Workload.square(DType.BF16, 64, KEYS))
+PLAIN = DECODE.choose_by_heuristic(DecodeWorkload(DType.BF16, 64), None)
+FORWARD = SM80_FORWARD.heuristic(Workload.square(DType.BF16, 64, KEYS))
 
 
 def few(n_q: int = 3, lengths: tuple[int, ...] = (KEYS, KEYS), **how: Any) -> Requests:
@@ -34,7 +34,7 @@ def attend(asked: Requests, **how: Any) -> Any:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[DecodeKernelConfig]:
-    """What decode's kernels serve, call by call."""
+    """Returns the list of the split-KV configurations that serve, call by call."""
     configs: list[DecodeKernelConfig] = []
     find = few_queries.few_queries_kernel_for
 
@@ -84,7 +84,7 @@ def test_select_config_the_log_and_attention_tell_the_same(
 
 
 def test_lengths_of_keys_are_lengths_of_the_cache(served: list[DecodeKernelConfig]) -> None:
-    """What lies behind them is NaN, and not read."""
+    """The keys behind these lengths are NaN, and are not read."""
     asked = few(5, (KEYS, 1, 0, 33), heads=(6, 2))
     assert asked.k.isnan().any()
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_a_call_is_made_again_with_what_it_is_given() -> None:
 @pytest.mark.parametrize("name", ["q_scale", "k_scale", "v_scale"])
 def test_a_scale_of_16_bits_is_refused_as_by_the_forward(name: str) -> None:
     asked = few()
-    for _ in range(2):  # before a call is remembered that has none, and after
+    for _ in range(2):  # before a call without one is remembered, and after it
         with pytest.raises(ValueError, match=f"{name} was passed, but {name[0]} has 16 bits"):
             attend(asked, **{name: torch.ones(1)})
         attend(asked)
@@ -172,7 +172,7 @@ def test_errors_name_the_arguments_of_attention(name: str, words: str) -> None:
             flashsmith.attention(**given)
         assert words in str(error.value)
         assert "cache" not in str(error.value)
-        attend(asked)  # so that the next is compared with one that was taken
+        attend(asked)  # the next call is compared with an accepted one
 
 
 @pytest.mark.parametrize(

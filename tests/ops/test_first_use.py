@@ -1,4 +1,4 @@
-"""The first use of a kernel: what is told before anything is built, and what is logged."""
+"""The first use of a kernel: errors before anything is built, and the log."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_heads_that_do_not_fit_are_named_by_their_tensors_before_a_build() -> No
 
 
 def test_vmap_is_refused_in_words() -> None:
-    """Before a kernel is built, and by a kernel that is there."""
+    """The call is refused before a kernel is built, and by a kernel that exists."""
     q = torch.randn(3, 1, 64, 1, 64).half()
 
     def mapped() -> None:
@@ -124,9 +124,9 @@ def test_each_kernel_is_logged_once_with_the_reason(
         flashsmith.attention(q, k, v)
         flashsmith.forward(CONFIG, q, k, v, causal=True)
     assert [record.message for record in caplog.records] == [
-        f"kernel {select_config(q)} on emulator: the rule: one configuration for each "
+        f"kernel {select_config(q)} on emulator: the heuristic: one configuration for each "
         "d_head, and one of half the rows where queries see few keys or large tiles would leave "
-        "multiprocessors idle",
+        "SMs idle",
         f"kernel {CONFIG} causal on emulator: named by the caller",
     ]
 
@@ -135,7 +135,7 @@ def test_the_reason_names_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = choose(square(DType.BF16, 128, "causal", 4, 16, 4096), "h200")
     assert "shipped table" in choice.reason
     assert choice.reason.endswith(
-        "h200.csv, BF16 d 128 causal, lengths 2049 to 4096, above 512 rows a multiprocessor"
+        "h200.csv, BF16 d 128 causal, lengths 2049 to 4096, above 512 rows an SM"
     )
 
 
@@ -148,7 +148,7 @@ def test_the_setting_puts_the_log_on_stderr(value: str, monkeypatch: pytest.Monk
         f"config = parse_kernel_name_into_config({str(CONFIG)!r})\n"
         "for _ in range(2): flashsmith.forward(config, q, k, v)\n"
     )
-    flashsmith.forward(CONFIG, *half().values())  # is built
+    flashsmith.forward(CONFIG, *half().values())  # builds the kernel
     monkeypatch.setenv(settings.LOG.name, value)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What FlopCounterMode counts of the operators, beside what it counts of torch's attention."""
+"""The FLOP that FlopCounterMode counts for the operators, beside those of torch's attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPS = torch.ops.flashsmith
 CU_Q = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
 CU_K = torch.tensor([0, 5, 9, 12], dtype=torch.int32)
 D, D_V, HEADS = 16, 8, 4
-FORWARD, BACKWARD = D + D_V, 3 * D + 2 * D_V  # of a score, for two operations each
+FORWARD, BACKWARD = D + D_V, 3 * D + 2 * D_V  # two operations each for a score
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ def packed() -> tuple[torch.Tensor, ...]:
 
 
 def test_as_many_as_of_torch_s_own_attention() -> None:
-    """By its matrix products, whatever a mask hides; forward and backward."""
+    """The count is that of the matrix products, whatever a mask hides, forward and backward."""
     leaves = [t.transpose(1, 2).requires_grad_() for t in dense()]
 
     def plain() -> None:
@@ -52,7 +52,7 @@ def test_as_many_as_of_torch_s_own_attention() -> None:
         o, lse = OPS.attention_forward(q, k, v, return_lse=True, causal=True)
         OPS.attention_backward(torch.ones_like(o), None, q, k, v, o, lse, False, False, causal=True)
 
-    # torch computes q k^T once, but our backward once more; so does its own flash operator.
+    # Our backward computes q k^T once more than torch's plain one; so does torch's flash operator.
     again = 2 * 2 * HEADS * 7 * 9 * D
     with torch.no_grad():
         found = counted(ours)
@@ -90,7 +90,7 @@ def test_lengths_are_looked_at(name: str) -> None:
 
 
 def test_lengths_of_a_graph_are_the_longest() -> None:
-    """As torch counts of its own varlen attention, where nobody knows them."""
+    """torch's own varlen attention counts so too if the lengths are unknown."""
     with FakeTensorMode() as mode:
         q, k, v, cu_q, cu_k = (mode.from_tensor(t) for t in (*packed(), CU_Q, CU_K))
         lengths = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}

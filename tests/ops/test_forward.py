@@ -28,7 +28,7 @@ from flashsmith.runtime import load_library
 from flashsmith.selection.select import select_config
 from support.caches import kernel_free_cache
 from support.problems import TORCH_DTYPES, assert_correct, assert_lse, random_qkv
-from support.sm80_kernels import BASE, DECLARED, RULE
+from support.sm80_kernels import BASE, DECLARED, HEURISTIC
 from support.sm90_kernels import LAST
 
 SELECTED = [
@@ -39,7 +39,7 @@ BF16_64 = replace(BASE, dtype=DType.BF16, d_head=64)
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    configs = [BASE, LAST, *SELECTED, *RULE, BF16_64]
+    configs = [BASE, LAST, *SELECTED, *HEURISTIC, BF16_64]
     instances = [KernelId(c, variant) for c in configs for variant in (FULL, CAUSAL)]
     load_library(build_library(instances, Target.emulator()))
 
@@ -129,7 +129,8 @@ def test_packed_and_transposed_input() -> None:
 
 @pytest.mark.parametrize("dim", [0, 1, 2], ids=["batch", "sequence", "head"])
 def test_offsets_beyond_32_bits(dim: int) -> None:
-    """The last index along ``dim`` lies 2^32 bytes after the first; the rest is never touched."""
+    """The last index along ``dim`` lies 2^32 bytes behind the first; the memory between is never
+    touched."""
     shape = [2, 64, 2, 128]
     size, far = 64 * 2 * 128 * 2, 1 << 31
     memory = torch.empty(far + 8 * size, dtype=torch.float16)
@@ -145,7 +146,7 @@ def test_offsets_beyond_32_bits(dim: int) -> None:
 
 
 @pytest.mark.parametrize(("seq_len", "B_r"), [(64, 64), (256, 64), (257, 128)])
-def test_attention_follows_the_rule(seq_len: int, B_r: int) -> None:
+def test_attention_follows_the_heuristic(seq_len: int, B_r: int) -> None:
     qkv = random_qkv(BASE, seq_len=seq_len)
     config = select_config(qkv[0])
     assert (config.B_r, config.B_c, config.n_warps) == (B_r, 64, 4)
@@ -157,14 +158,17 @@ def test_attention_follows_the_rule(seq_len: int, B_r: int) -> None:
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("d_head", [64, 128])
 @pytest.mark.parametrize("seq_len", [64, 128, 192, 4096])
-def test_the_rule_selects_from_the_default_set(seq_len: int, d_head: int, dtype: DType) -> None:
+def test_the_heuristic_selects_from_the_default_set(
+    seq_len: int, d_head: int, dtype: DType
+) -> None:
     config = select_config(torch.empty(1, seq_len, 1, d_head, dtype=TORCH_DTYPES[dtype]))
     assert (config.dtype, config.d_head) == (dtype, d_head)
     assert config in DECLARED and not config.problems()
 
 
-def test_a_given_config_overrides_the_rule() -> None:
-    """BASE rounds otherwise than what the rule takes, so the results tell which kernel ran."""
+def test_a_given_config_overrides_the_heuristic() -> None:
+    """The result tells which kernel ran, because BASE rounds differently from the heuristic's
+    choice."""
     qkv = random_qkv(BASE, seq_len=256)
     given = flashsmith.attention(*qkv, config=BASE)
     assert torch.equal(given, flashsmith.forward(BASE, *qkv))
@@ -172,7 +176,7 @@ def test_a_given_config_overrides_the_rule() -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    """4 threads, each with its own kernel and input, begin every call together."""
+    """Each of 4 threads has its own kernel and input, and all begin every call together."""
     cases = [
         (BASE, False, random_qkv(BASE, seq_len=64)),
         (BASE, True, random_qkv(BASE, seq_len=128)),
@@ -207,7 +211,7 @@ UNBUILT = replace(BASE, V_mma_load_K_tiles=4, async_copy=False)  # in no set tha
 def test_a_kernel_is_built_when_it_is_first_called(
     own_cache: KernelCache, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It says so once, with the time; later calls and other processes find it, and are silent."""
+    """The build is announced once, with the time; later calls and other processes are silent."""
     qkv = random_qkv(UNBUILT, seq_len=64)
     assert_correct(flashsmith.forward(UNBUILT, *qkv), qkv, KernelId(UNBUILT))
     out, err = capfd.readouterr()
@@ -233,7 +237,7 @@ def test_a_kernel_is_built_when_it_is_first_called(
 def _forward_in_another_process(
     cfg: FlashForwardKernelConfig,
 ) -> subprocess.CompletedProcess[str]:
-    """With no compiler and no leave to build."""
+    """Calls forward in another process, without a compiler and with builds forbidden."""
     code = (
         "import sys, torch, flashsmith\n"
         "from flashsmith.configs import parse_kernel_name_into_config as parse\n"

@@ -1,4 +1,4 @@
-"""Calls of ``attention`` and ``forward`` with 8 bits: what serves them, and what is refused."""
+"""FP8 calls of ``attention`` and ``forward``: the kernels that serve them, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("cfg", [SCORES, VALUES], ids=["scores", "values"]
 
 
 def test_what_serves_is_chosen_by_dtypes() -> None:
-    """Of v, and where that has 8 bits of out; calls that differ in these alone are told apart."""
+    """The choice depends on the dtypes of v and of out, by which calls are told apart."""
     q, k, v = (torch.randn(1, 20, 1, 64).to(FP8) for _ in range(3))
     truth, _ = reference_varlen(q.double(), k.double(), v.double(), compute=torch.float64)
     for _ in range(2):

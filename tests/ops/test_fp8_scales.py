@@ -1,4 +1,4 @@
-"""What numbers of 8 bits cannot be multiplied with is refused, whatever stands before it."""
+"""A tensor that cannot be a scale of FP8 numbers is refused, whatever argument precedes it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a tensor is, is asked before its memory is read: every argument of every public function,
-as every kind of tensor that torch has, is taken and right, traced, or refused by its name."""
+"""Every argument of every public function is tried with every kind of tensor that torch has: the
+call is right, or traced, or refused by the argument's name, before any memory is read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from support.gate_worker import Worker
 from support.strange import KINDS
 from support.transforms import OF_GRADIENTS, TRANSFORMS
 
-# How many arguments of each call; from 5 on every kind of tensor in every call.
+# The number of arguments that each call tries; from 5 on every call tries every kind of tensor.
 SEEDS = int(os.environ.get("FLASHSMITH_TEST_SEEDS", "2"))
-SHARE = 1.0 if SEEDS >= 5 else 0.4  # of the kinds, for calls that end in those of ALWAYS
+SHARE = 1.0 if SEEDS >= 5 else 0.4  # the share of kinds that calls outside of ALWAYS try
 TRUTHS = (
     *("attention", "attention, packed", "attention, used", "attention, functions"),
     "attention, blocks",
 )
-# Kinds of which the tests themselves make no leaves: torch refuses, or aborts on a machine without
-# such a device.
+# The tests make no leaves of these kinds: torch refuses, or aborts on a machine without the device.
 NO_LEAVES = (
     "an UninitializedParameter",
     "quantised",
@@ -56,7 +55,7 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def drawn_arguments(operation: str, kind: str) -> list[str]:
-    """Returns some of them, and all together."""
+    """Returns some of the arguments, and ALL for all of them together."""
     arguments = [*OPERATIONS[operation].make(1)]
     some = min(SEEDS, len(arguments))
     return [*Random(f"{operation}, {kind}").sample(arguments, some), ALL]
@@ -69,7 +68,8 @@ def test_each_tensor_is_taken_traced_or_refused(worker: Worker, operation: str, 
 
 
 def seen_blocks(given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of blocks() of 8 queries and 8 keys: one in part, one whole, for each block of queries."""
+    """Returns the keys seen through blocks() of 8 queries and 8 keys: each block of queries sees
+    one block in part and one whole."""
     seen = torch.zeros(16, 24, dtype=torch.bool)
     i, j = torch.arange(16)[:, None], torch.arange(24)
     for block in range(2):
@@ -96,7 +96,7 @@ def truth(operation: str, given: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name in TRUTHS])
 def test_results_of_plain_tensors_are_right(operation: str) -> None:
-    """What all others are compared with, beside float64."""
+    """The results of plain tensors are compared with float64, and all other kinds with them."""
     given = OPERATIONS[operation]
     for seed in (1, 2, 3):
         found = given.call(**given.make(seed))[0]

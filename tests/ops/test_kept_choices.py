@@ -1,4 +1,4 @@
-"""What is kept of choices goes when the tables that they came of are forgotten."""
+"""Choices that are kept are dropped when the tables they came from are forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flashsmith.selection import choose
 def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of ``decode`` for many queries, and of pages."""
+    """The choices are those of ``decode`` for many queries, and of pages."""
     sizes = torch.float16, (1, 300, 2, 64), (1, 300, 2, 64), 64, Variant(), torch.device("cpu")
     assert dispatch._is_forward_faster(*sizes)
     decode_config = parse_kernel_name_into_config("(FP16, 64, 16, 32, 2): decode+stages_3+blocks_4")
@@ -29,7 +29,7 @@ def test_choices_over_a_cache_are_made_anew_when_tables_are_forgotten(
     assert dispatch._is_forward_faster(*sizes)
 
 
-# All that functions of these packages keep of their results, by what may make it another.
+# The cached functions of these packages, by what may change their results.
 FORGOTTEN_WITH_TABLES = {
     "ops.dispatch.chosen_over_cache", "selection.select._select", "selection.choose.find_tables",
     "selection.select.select_for", }  # fmt: skip
@@ -47,7 +47,7 @@ def test_whatever_is_kept_is_known_to_depend_on_tables_or_not() -> None:
         folder = Path(flashsmith.__file__).parent / package
         for path in folder.glob("*.py"):
             if path.stem.startswith(("vllm", "transformers")):
-                continue  # which import what may not be there
+                continue  # their imports may be missing
             module = importlib.import_module(f"flashsmith.{package}.{path.stem}")
             kept |= {
                 f"{package}.{path.stem}.{name}"

@@ -1,5 +1,5 @@
-"""Calls like one that was made before are made without Python, with other data, lengths and sizes
-of the same classes; whatever the cache does not know goes the slow way."""
+"""Repeated calls bypass Python, with other data, lengths and sizes of the same classes; calls that
+the launch cache does not know take the slow path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flashsmith.runtime.launch_cache import NO_THREAD, launch_cache
 from flashsmith.selection.choose import forget_calls, forget_tables
 
 HEADS, D_HEAD = 2, 64
-Call = Callable[[int], Any]  # of a seed, which says what tensors hold
+Call = Callable[[int], Any]  # takes a seed for the tensors
 
 
 def rows(seed: int, *lengths: int, heads: int = HEADS) -> list[torch.Tensor]:
@@ -38,7 +38,7 @@ def attention(**given: Any) -> Call:
 
 
 def packed(seed: int) -> Any:
-    """Of other lengths, totals and maxima for each seed."""
+    """Calls varlen attention with other lengths, totals and maxima for each seed."""
     lengths = (30 + seed, 60 + seed)
     q, k, v = (t[0] for t in rows(seed, *[sum(lengths)] * 3))
     offsets = ints(0, lengths[0], sum(lengths))
@@ -157,7 +157,7 @@ def test_unused_rows_of_a_new_o_are_zeros_in_every_call() -> None:
 
 
 def test_rows_of_v_of_another_length_than_those_of_q() -> None:
-    """A new o is made like q, until the cache says that it has v's length."""
+    """A new o has the shape of q until the cache says that it has v's d_head."""
     q, k, v = rows(0, 64, 70, 70)
     narrow = v[..., :32].contiguous()
     for _ in range(3):
@@ -192,7 +192,7 @@ def test_every_thread_has_a_number_of_its_own_which_ends_with_it() -> None:
 
 
 def test_what_a_thread_keeps_is_dropped_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU nothing is kept, so that the memory is put there by hand."""
+    """Nothing is kept on a CPU, so that the test puts memory there itself."""
     dropped: list[int] = []
     monkeypatch.setattr(launch_cache, "drop_thread", dropped.append)
     monkeypatch.setattr(workspace, "_made_by_another_thread", lambda n, _: torch.zeros(n))

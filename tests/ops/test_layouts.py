@@ -1,4 +1,4 @@
-"""Layouts that one family's kernels do not take: whoever names no kernel never meets that."""
+"""Layouts that one family's kernels do not accept: callers that name no kernel never notice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.semantics import FAMILIES
 
 SM90, SM80 = FAMILIES["sm90"], FAMILIES["sm80"]
 GRADIENTS = PLAIN["sm90"]
-RAGGED = Variant(causal=True, ragged=True)
+VARLEN = Variant(causal=True, varlen=True)
 DTYPE, D_HEAD = SM90.dtype.to_torch_dtype(), SM90.d_head
 BATCH, N, HEADS = 3, 40, 2
 USED = torch.tensor([40, 7, 33], dtype=torch.int32)
@@ -29,8 +29,8 @@ USED = torch.tensor([40, 7, 33], dtype=torch.int32)
 
 @pytest.fixture(autouse=True)
 def _sm90_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a GPU of compute capability 9.0."""
-    load_kernels([KernelId(SM90, v) for v in (FULL, CAUSAL, RAGGED)], Target.emulator())
+    """Makes sm90 the chosen kernel, as on a GPU of compute capability 9.0."""
+    load_kernels([KernelId(SM90, v) for v in (FULL, CAUSAL, VARLEN)], Target.emulator())
     monkeypatch.setattr(launch, "select_for", lambda *_: SM90)
     forget_calls()
     yield
@@ -42,7 +42,8 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 def sequence_first() -> torch.Tensor:
-    """(batch, seq_len, heads, d_head) of (seq_len, batch, heads, d_head) in memory."""
+    """Returns (batch, seq_len, heads, d_head) that lies in memory as (seq_len, batch, heads,
+    d_head)."""
     return normal(N, BATCH, HEADS, D_HEAD).transpose(0, 1)
 
 
@@ -62,13 +63,13 @@ def test_attention_takes_every_layout(layout: str, which: int, lengths: dict[str
     qkv[which] = LAYOUTS[layout]()
     dense = [t.contiguous() for t in qkv]
     expected = flashsmith.attention(*dense, **lengths, config=SM90)
-    for _ in range(2):  # once more as the call before
+    for _ in range(2):  # the second call is a repeated one
         assert flashsmith.attention(*qkv, **lengths).equal(expected)
     assert flashsmith.attention(*dense, **lengths).equal(expected)
 
 
 def test_a_result_goes_where_it_is_wanted() -> None:
-    """And leaves what no sequence uses."""
+    """The call leaves unused rows of the output as they were."""
     qkv = [normal(BATCH, N, HEADS, D_HEAD) for _ in range(3)]
     out = sequence_first().fill_(7)
     flashsmith.attention(*qkv, seqused_q=USED, causal=True, out=out)
@@ -84,8 +85,8 @@ def test_a_kernel_that_was_named_refuses() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_kernels([KernelId(GRADIENTS, RAGGED)], Target.emulator())
-    monkeypatch.setattr(type(BACKWARD), "choose_by_rule", lambda *_: GRADIENTS)
+    load_kernels([KernelId(GRADIENTS, VARLEN)], Target.emulator())
+    monkeypatch.setattr(type(BACKWARD), "choose_by_heuristic", lambda *_: GRADIENTS)
     backward._choices.clear()
     d_head, dtype = GRADIENTS.d_head, GRADIENTS.dtype.to_torch_dtype()
     qkv = [LAYOUTS[layout]()[..., :d_head].to(dtype) for _ in range(3)]
@@ -103,7 +104,7 @@ def test_gradients_of_every_layout(layout: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_holds_one_row_or_batch_is_not_copied() -> None:
-    """No other row is reached by the stride that does not fit."""
+    """The stride that does not fit is never used."""
     memory = normal(4096)
     one_row = memory.as_strided((BATCH, 1, HEADS, D_HEAD), (264, 80, D_HEAD, 1))
     one_batch = memory.as_strided((1, 3, HEADS, D_HEAD), (264, 160, D_HEAD, 1))

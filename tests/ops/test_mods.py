@@ -68,14 +68,14 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], error: Any, words:
 
 
 def test_a_block_mask_is_not_for_packed_rows() -> None:
-    places = torch.tensor([0, 20], dtype=torch.int32)
-    packed = {"cu_seqlens_q": places, "cu_seqlens_k": places}
+    offsets = torch.tensor([0, 20], dtype=torch.int32)
+    packed = {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets}
     with pytest.raises(ValueError, match=r"block_mask was passed with .* pass mask_mod"):
         flashsmith.attention(Q[0], Q[0], Q[0], block_mask=CAUSAL, **packed)
 
 
 def test_a_call_passes_on_what_the_functions_read_now() -> None:
-    """A captured tensor is read at every call, a captured number is another kernel."""
+    """A captured tensor is read at every call; a captured number needs another kernel."""
     table = torch.randn(20)
     width = 4
 
@@ -120,7 +120,7 @@ def test_names_say_the_number_and_read_back() -> None:
     assert variant.name == f"causal+score_{expression.hash}"
     assert Variant.from_name(variant.name) == variant
     for family in (SM80_FORWARD, SM90_FORWARD):
-        instance = KernelId(family.rule(Workload.square(DType.FP16, 128, 4096)), variant)
+        instance = KernelId(family.heuristic(Workload.square(DType.FP16, 128, 4096)), variant)
         for name in (
             instance.name,
             instance.kernel_name(),
@@ -141,7 +141,7 @@ def test_names_say_the_number_and_read_back() -> None:
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
-    """A registry as of a new process, with a cache of its own."""
+    """Returns the cache of an empty registry, as in a new process."""
     monkeypatch.setattr(registry, "_known", {})
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -149,7 +149,7 @@ def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 
 def test_text_of_a_unit_has_the_policy(empty: Any) -> None:
     number = registry.remember(trace(lambda s, b, h, q, k: s * 0.25 + q).expression)
-    config = SM80_FORWARD.rule(Workload.square(DType.FP16, 64, 4096))
+    config = SM80_FORWARD.heuristic(Workload.square(DType.FP16, 64, 4096))
     text = codegen.generate([KernelId(config, Variant(score=number))])
     unit = next(value for name, value in text.items() if name.endswith(".cu"))
     assert f"struct UserScore<{number:#x}>" in unit

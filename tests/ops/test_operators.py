@@ -1,4 +1,4 @@
-"""The operators: what torch's own checks of them say, compiled and exported graphs, gradients."""
+"""The operators: torch's own checks of them, compiled and exported graphs, gradients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ PACKED_KEYWORDS = {
 
 @pytest.mark.parametrize("keywords", KEYWORDS)
 def test_torch_finds_no_fault_in_the_operators(keywords: str) -> None:
-    """Schema, mutation and aliases, fake tensors, dispatch through autograd."""
+    """The checks cover the schema, mutation and aliases, fake tensors, and dispatch through
+    autograd."""
     q, k, v = dense()
     torch.library.opcheck(OPERATORS.attention_forward, (q, k, v), KEYWORDS[keywords])
     out = torch.empty(2, 5, 4, 24).half()
@@ -66,7 +67,7 @@ def test_torch_finds_no_fault_in_packed_attention() -> None:
 
 
 def test_compiled_and_direct_calls_are_alike() -> None:
-    """Whatever the operator's schema carries arrives."""
+    """The test passes every argument of the operator's schema."""
     q, k, v = dense()
     keywords: dict[str, Any] = {
         "causal": True, "softmax_scale": 0.3, "window_size": (3, 0), "softcap": 2.0,
@@ -98,7 +99,7 @@ def test_compiled_calls_keep_their_configuration(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lengths_do_not_compile_again() -> None:
-    """Once for the first, and once for any."""
+    """One compilation is for the first length, and one serves all other lengths."""
     counter = CompileCounterWithBackend("aot_eager")
 
     @torch.compile(fullgraph=True, backend=counter)
@@ -110,7 +111,7 @@ def test_lengths_do_not_compile_again() -> None:
         expected = flash.flash_attn_func(q, k, k, causal=True, window_size=(2, 0))
         assert torch.equal(function(q, k, k), expected)
     assert counter.frame_count == 2
-    assert counter.op_count == 2 * counter.frame_count  # the operator, and what takes o from it
+    assert counter.op_count == 2 * counter.frame_count  # the operator, and the access to o
 
 
 def test_packed_lengths_do_not_compile_again() -> None:
@@ -173,7 +174,7 @@ def test_fake_tensors_have_the_shapes_of_results() -> None:
 def test_calls_that_nothing_traces_do_not_pass_through_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which would take more time than all else on the host."""
+    """A torch operator would take more time than the rest of the call on the host."""
     monkeypatch.delattr(operators, "_call")
     monkeypatch.setattr(OPERATORS, "attention_forward", None)
     q, k, v = dense()
@@ -181,7 +182,7 @@ def test_calls_that_nothing_traces_do_not_pass_through_torch(
 
 
 def test_attention_is_one_operator_of_a_whole_graph() -> None:
-    """The function users call, not only those of other libraries."""
+    """This holds for the public function, too, and not only for those of other libraries."""
     counter = CompileCounterWithBackend("aot_eager")
     q, k, v = dense()
     options: list[dict[str, Any]] = [{}, {"causal": True, "window_size": (2, 0), "softcap": 3.0}]
@@ -194,7 +195,8 @@ def test_attention_is_one_operator_of_a_whole_graph() -> None:
 
 
 def test_a_score_mod_is_called_outside_of_the_graph() -> None:
-    """Its kernel is built when its function is first seen, which no graph holds."""
+    """The kernel of a function is built when the function is first seen, which cannot be in a
+    graph."""
     q, k, v = dense()
     compiled = torch.compile(
         lambda *t: flashsmith.attention(*t, score_mod=lambda s, b, h, i, j: s * 2) + 1,

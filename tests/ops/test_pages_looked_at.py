@@ -1,4 +1,4 @@
-"""Page numbers are looked at where keys are, of every request."""
+"""The page numbers of every request are checked where it has keys."""
 
 from __future__ import annotations
 

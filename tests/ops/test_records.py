@@ -1,4 +1,4 @@
-"""What one call's record holds: values, not what the caller may change; and what is refused."""
+"""The records of a call hold values that the caller cannot change, and refuse bad ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_functions_are_traced_once_and_leave_the_record() -> None:
     assert len(calls) == 1
     assert found.score > 0 and found.softcap == 3.0
     assert found == AttentionSpec(softcap=3.0, score=found.score)
-    assert keywords["score_mod"] is score_mod  # the caller's are as they were
+    assert keywords["score_mod"] is score_mod  # the caller's dict is unchanged
 
 
 @pytest.mark.parametrize("call", [flashsmith.forward, flashsmith.backward])

@@ -1,4 +1,4 @@
-"""A refusal depends on the call alone: not on calls before it, nor on whether there are keys."""
+"""A refusal depends on the call alone, neither on earlier calls nor on whether there are keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTH = 64
 
 
 def test_o_is_looked_at_in_every_call_without_keys() -> None:
-    """No kernel runs that would look at it."""
+    """No kernel would check o, since none runs without keys."""
     q, k, v = random_qkv(BASE, LENGTH)
     nothing = q, k[:, :0], v[:, :0]
     for o, error, words in (

@@ -1,4 +1,5 @@
-"""A repeated call of ``decode`` that is refused writes nothing, in the words of a first one."""
+"""A repeated call of ``decode`` that is refused writes nothing, and has the message of a first
+call."""
 
 from __future__ import annotations
 

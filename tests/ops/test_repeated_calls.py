@@ -1,4 +1,4 @@
-"""What is remembered of one call must not make another wrong: each differs in one thing alone."""
+"""The memory of one call must not make another call wrong: each differs in one thing alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flashsmith.configs import (
 from flashsmith.jit import Target
 from flashsmith.ops import choices, launch
 from flashsmith.runtime import find_kernel, load_kernels
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES
 from flashsmith.runtime.workspace import FRESH, current_stream
 from flashsmith.selection import choose
 from flashsmith.selection.choose import forget_calls
@@ -43,13 +43,13 @@ LENGTH = 64
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """All at once, with one list of kernels and one link."""
-    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "ragged"))]
+    """Builds all kernels at once, with one list of kernels and one link."""
+    variants = [*VARIANTS, *map(Variant.from_name, ("softcap", "causal+window", "varlen"))]
     load_kernels([KernelId(cfg, v) for cfg in (BASE, STORED) for v in variants], Target.emulator())
 
 
 def in_memory(memory: torch.Tensor, cfg: ForwardKernelConfig, heads_first: bool) -> Tensors:
-    """q, k and v, one behind the other: of one shape, in one of two layouts."""
+    """Returns q, k and v, one behind the other, of one shape in one of two layouts."""
     size = LENGTH * HEADS * cfg.d_head
     q, k, v = (memory[i * size :][:size] for i in range(3))
     if heads_first:
@@ -83,7 +83,7 @@ def test_the_same_address_of_o_with_other_strides(cfg: ForwardKernelConfig) -> N
 
 
 def test_the_same_addresses_with_other_sizes() -> None:
-    """As memory that was freed and is used again: other lengths, and heads of other numbers."""
+    """Memory that was freed is reused with other lengths and other numbers of heads."""
     memory = torch.randn(3 * 128 * 4 * 64).half()
     for length, heads in ((128, 4), (64, 8), (128, 2), (64, 4), (128, 4)):
         size = length * heads * 64
@@ -92,7 +92,7 @@ def test_the_same_addresses_with_other_sizes() -> None:
 
 
 def test_more_strides_at_one_address_than_are_remembered() -> None:
-    """Tensor maps are kept in 64 places: some of 70 meet there."""
+    """Tensor maps are cached in 64 places, so that some of 70 collide."""
     memory = torch.randn(LENGTH * (64 + 8 * 70)).half()
     k, v, _ = random_qkv(STORED, LENGTH)
     for i in range(70):
@@ -148,7 +148,7 @@ def test_what_was_taken_before_is_still_refused_when_changed(
     do, error, words = CHANGES[change]
     changed = do(arguments[name])
     if changed is None and name == "o":
-        return  # is allowed
+        return  # this is allowed
     with pytest.raises(error, match=f"{name} .*{words}"):
         flashsmith.forward(cfg, **arguments | {name: changed})
     flashsmith.forward(cfg, **arguments)
@@ -156,7 +156,7 @@ def test_what_was_taken_before_is_still_refused_when_changed(
 
 @BOTH
 def test_overlap_is_looked_for_in_every_call(cfg: ForwardKernelConfig) -> None:
-    """Of shapes, strides and alignments that the call before had, too."""
+    """The outputs have the shapes, strides and alignments of the call before."""
     q, k, v = random_qkv(cfg, LENGTH)
     o = torch.empty_like(q)
     for name, other in (("q", q), ("k", k), ("v", v)):
@@ -216,7 +216,7 @@ def test_what_has_too_many_dimensions_to_be_remembered_is_not_taken_for_nothing(
 
 
 def test_threads_remember_for_themselves() -> None:
-    """One kernel, at the same addresses, in layouts and lengths of each thread's own."""
+    """Threads share one kernel and addresses, and each has its own layout and length."""
     memory = torch.randn(3 * LENGTH * HEADS * 64).half()
     short = tuple(t[:, : LENGTH // 2] for t in in_memory(memory, STORED, False))
     cases = [in_memory(memory, STORED, False), in_memory(memory, STORED, True), short]
@@ -234,7 +234,7 @@ def test_threads_remember_for_themselves() -> None:
         assert all(pool.map(work, range(len(cases))))
 
 
-# ---- what Python remembers
+# ---- what Python remembers ----
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def calls() -> dict[Any, Any]:
 
 
 def test_configurations_in_keys_live_as_long(calls: dict[Any, Any]) -> None:
-    """Their ids are in the keys: another object must not get one."""
+    """An id in a key is that of a configuration, and must not be reused by another object."""
     qkv = random_qkv(BASE, LENGTH)
     for _ in range(3):
         flashsmith.forward(replace(BASE), *qkv)
@@ -300,7 +300,7 @@ def test_a_new_o_is_contiguous_whatever_q_is(heads_first: bool) -> None:
     assert isinstance(o, torch.Tensor) and o.is_contiguous()
 
 
-# ---- what is told again
+# ---- arguments that are passed again ----
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -309,7 +309,7 @@ def ints(*values: int) -> torch.Tensor:
 
 @BOTH
 def test_numbers_are_those_of_the_call(cfg: ForwardKernelConfig) -> None:
-    """Of one variant, so that the kernel and its plan stay."""
+    """The variant is the same, so that the kernel and its plan are too."""
     qkv = random_qkv(cfg, LENGTH)
     for change in ({"softcap": 2.0}, {"window_size": (5, 9)}):
         first = flashsmith.forward(cfg, *qkv, **change)
@@ -350,7 +350,7 @@ def test_rows_that_are_not_used_are_zero_in_every_call() -> None:
 
 
 def test_the_emulator_gets_a_new_workspace_each_time(calls: dict[Any, Any]) -> None:
-    """A fault leaves one as it was then."""
+    """A fault leaves the workspace as it was at that moment."""
     del calls
     flashsmith.forward(QUEUE, *random_qkv(QUEUE, LENGTH))
     (choice,) = launch._choices.values()
@@ -358,7 +358,7 @@ def test_the_emulator_gets_a_new_workspace_each_time(calls: dict[Any, Any]) -> N
 
 
 def test_a_library_makes_a_call_or_does_nothing() -> None:
-    """It does nothing where the zeros are kept for another stream, or there are none."""
+    """The library does nothing if the zeros belong to another stream, or if there are none."""
     kernel, arguments = find_kernel(KernelId(QUEUE), Target.emulator()), queue_arguments()
     q, k, v, o, scale, lse, workspace = arguments.values()
     kernel(**arguments)

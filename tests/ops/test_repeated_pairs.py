@@ -1,4 +1,4 @@
-"""What a process remembers of calls makes none of those that come later another.
+"""Later calls have the results of first calls, whatever a process remembers of calls.
 
 Calls of one operation that differ in two things of all that they may differ in, made in turns in
 one process: each has to come to the same, to the bit and to the word, as in a process that made
@@ -21,7 +21,7 @@ from support.zygote import Zygote
 
 OPERATIONS = ("attention", "gradients", "backward", "decode", "wrappers")
 MODULES = {name: f"repeated_{name}" for name in OPERATIONS}
-# Pairs of each of two seeds, as many as take a few seconds.
+# The number of pairs for each of two seeds, chosen to take a few seconds.
 QUICK = {"attention": 3, "gradients": 1, "backward": 2, "decode": 4, "wrappers": 3}
 PAIRS = os.environ.get("FLASHSMITH_TEST_PAIRS")
 SEED = os.environ.get("FLASHSMITH_TEST_SEED") or str(random.SystemRandom().randrange(10**6))
@@ -43,7 +43,8 @@ def things_of(operation: str) -> Things:
 def test_what_is_drawn_is_taken_but_for_what_is_to_be_refused(
     zygote: Zygote, operation: str
 ) -> None:
-    """Calls that all fail would all fail alike. Of what decides no kernel, which would be built."""
+    """Calls that all fail would all agree. Values that decide on a kernel are tried once, since
+    each would need a build."""
     things = things_of(operation)
     changes = [
         (name, value, is_taken)

@@ -19,7 +19,7 @@ from support.sm80_kernels import BASE
 def test_a_kernel_is_chosen_once_for_lengths_that_are_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And each call is planned for its own lengths: all rows are right."""
+    """Each call is planned for its own lengths, so that all rows are right."""
     forget_calls()
     qkv = random_qkv(BASE, 256)
     flashsmith.forward(BASE, *qkv)
@@ -31,8 +31,8 @@ def test_a_kernel_is_chosen_once_for_lengths_that_are_alike(
 
 
 def test_a_longer_sequence_of_the_same_size_class_has_all_of_its_tiles() -> None:
-    """Nothing but ``max_seqlen_q`` and offsets tells the second call from the first, whose grid has
-    one tile of 64 rows less."""
+    """The second call differs from the first in ``max_seqlen_q`` and offsets alone, but its grid
+    needs one more tile of 64 rows."""
     assert size_class(1025) == size_class(1152) == 1152
     q, k = torch.randn(1152, 1, 64).half(), torch.randn(16, 1, 64).half()
     ends = torch.tensor([0, 16], dtype=torch.int32)

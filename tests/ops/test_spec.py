@@ -1,4 +1,4 @@
-"""What the keywords of attention become: the variant and its arguments, or words of refusal."""
+"""The keywords of attention become a variant and its arguments, or an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spec(q: torch.Tensor = Q, k: torch.Tensor = K, **keywords: Any) -> ResolvedS
         ({"window_size": (-1, 7)}, Variant(causal=True), -1, 7),
         ({"window_size": (5, 7)}, Variant(causal=True, window=True), 5, 7),
         ({"window_size": [5, 7], "causal": True}, Variant(causal=True, window=True), 5, 0),
-        # What cuts nothing off is no bound: of 40 queries beside the last of 70 keys.
+        # A bound that hides no key is dropped; 40 queries stand beside the last of 70 keys.
         ({"window_size": (69, 39)}, FULL, -1, -1),
         ({"window_size": (68, 38)}, Variant(causal=True, window=True), 68, 38),
         ({"window_size": (39, 69), "top_left": True}, FULL, -1, -1),
@@ -64,12 +64,12 @@ def test_tensors_make_the_variant() -> None:
 
 def test_windows_of_sequences_are_those_of_the_longest() -> None:
     places = {"cu_seqlens_q": ints(0, 30, 80), "cu_seqlens_k": ints(0, 60, 90)}
-    most = {"max_seqlen_q": 50, "max_seqlen_k": 60}
-    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **most)
-    assert found.extras.variant == Variant(ragged=True)
+    maximum = {"max_seqlen_q": 50, "max_seqlen_k": 60}
+    found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places, **maximum)
+    assert found.extras.variant == Variant(varlen=True)
     assert found.lengths == (2, 50, 60) and found.extras.max_seqlen_q == 50
     found = spec(PACKED_Q, PACKED_K, window_size=(59, 49), **places)
-    assert found.extras.variant == Variant(causal=True, window=True, ragged=True)
+    assert found.extras.variant == Variant(causal=True, window=True, varlen=True)
     assert found.extras.max_seqlen_q == 80
 
 
@@ -122,11 +122,11 @@ def test_what_no_kernel_computes_is_refused(
     [
         (
             {"cu_seqlens_q": ints(0, 50, 81)},
-            r"\[0, 50, 81\]; expected places from 0 to the 80 rows",
+            r"\[0, 50, 81\]; expected offsets from 0 to the 80 rows",
         ),
-        ({"cu_seqlens_q": ints(-1, 50)}, "expected places from 0"),
+        ({"cu_seqlens_q": ints(-1, 50)}, "expected offsets from 0"),
         ({"cu_seqlens_q": ints()}, r"cu_seqlens_q is \[\]"),
-        ({"cu_seqlens_q": ints(0, 50, 40)}, "cu_seqlens_q falls from 50 to 40"),
+        ({"cu_seqlens_q": ints(0, 50, 40)}, r"non-decreasing, but .*\[2\] = 40 follows 50"),
         ({"cu_seqlens_k": ints(0, 50, 90), "max_seqlen_k": 49}, "max_seqlen_k is 49, but .* 50"),
         ({"cu_seqlens_k": ints(0, 50, 90), "seqused_k": ints(50, 41)}, "seqused_k has 41; .* 40"),
     ],

@@ -1,4 +1,4 @@
-"""A first call of `attention` passes through few functions, which a reader has to follow."""
+"""A first call of `attention` passes through few functions, so that a reader can follow it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import flashsmith
 
 PACKAGE = str(Path(flashsmith.__file__).parent)
-MOST_FUNCTIONS, MOST_FILES = 40, 12
+MAX_FUNCTIONS, MAX_FILES = 40, 12
 
 
 def holds(value: Any, t: torch.Tensor) -> bool:
@@ -25,7 +25,7 @@ def holds(value: Any, t: torch.Tensor) -> bool:
 def test_q_stays_in_few_functions_and_files() -> None:
     arguments = {"causal": True, "window_size": (9, 0)}
     small, q = (torch.randn(1, rows, heads, 64).half() for rows, heads in ((70, 2), (700, 3)))
-    flashsmith.attention(small, small, small, **arguments)  # which has the kernel built
+    flashsmith.attention(small, small, small, **arguments)  # builds the kernel
     visited: set[tuple[str, str]] = set()
 
     def visit(frame: FrameType, event: str, _: object) -> None:
@@ -36,8 +36,8 @@ def test_q_stays_in_few_functions_and_files() -> None:
 
     sys.setprofile(visit)
     try:
-        flashsmith.attention(q, q, q, **arguments)  # of other sizes: nothing is remembered of it
+        flashsmith.attention(q, q, q, **arguments)  # other sizes: nothing is remembered
     finally:
         sys.setprofile(None)
-    assert 10 < len(visited) <= MOST_FUNCTIONS, sorted(visited)
-    assert len({file for file, _ in visited}) <= MOST_FILES
+    assert 10 < len(visited) <= MAX_FUNCTIONS, sorted(visited)
+    assert len({file for file, _ in visited}) <= MAX_FILES

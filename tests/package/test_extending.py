@@ -1,4 +1,4 @@
-"""What it takes to extend the library, done in a copy of it: a family, a knob, an argument.
+"""The steps to extend the library, done in a copy of it: a family, a knob, an argument.
 
 docs/architecture.md ("To extend it") lists what is touched; these tests hold the lists.
 """
@@ -18,7 +18,7 @@ import flashsmith
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
 from flashsmith.ops import operators
-from flashsmith.runtime.extras import Extras
+from flashsmith.runtime.call_args import CallArgs
 from support.package_copy import INCLUDE, PACKAGE, copy, edit, run
 
 __all__ = ["copy"]  # a fixture
@@ -26,7 +26,7 @@ __all__ = ["copy"]  # a fixture
 
 # ---- a family ----
 
-# How a copy of a family differs from it: in its names, and by a feature of every short form.
+# A copy of a family differs from it in its names, and by a feature in every short form.
 FAMILY_WORDS = {
     r"\bSm[89]0|\bFlash(?=\w+Kernel(Config|s)\b)": "Dummy",
     r"\b(?=(Forward|Backward|Decode)KernelArgs\b)": "Dummy",
@@ -42,7 +42,7 @@ FAMILY_WORDS = {
     r'^    "async\+': '    "dummy+async+',
 }
 HOST = "csrc/host/families"
-# What the headers that the host includes of all families define beside the reworded names.
+# The headers that the host includes from all families also define these names.
 OWN_NAMES = (
     r"^(?:struct|enum class|constexpr \w+) (\w+)(?: \{| = |\(int| :)",
     r"^constexpr .*, (k\w+) =",
@@ -95,7 +95,7 @@ def pairs(operation, workload):
     "The configurations of each family of an operation, and of its copy."
     for original, dummy in zip(originals, dummies, strict=True):
         if dummy in operation.families and workload.d_head in dummy.d_heads:
-            yield original.rule(workload), dummy.rule(workload)
+            yield original.heuristic(workload), dummy.heuristic(workload)
 
 
 def same(call, pair):
@@ -113,7 +113,7 @@ def tensors(n_q, n_k, heads=2):
     return [torch.randn(shape).half() for shape in shapes]
 
 
-# What serves there is the newest, whatever its name: few queries go to its decode.
+# The newest family serves there, whatever its name: few queries go to its decode.
 problem = Problem(FP16, 128, 4, 32, 8, 16, 8192)
 few = choose(Workload(problem), GPU).config
 assert (few.family, few.operation) == ("dummy", "decode"), few
@@ -149,8 +149,8 @@ for kind in kinds:
     same(lambda c: [flashsmith.decode(c, q, keys, values, cache_seqlens=297)], pair)
 """
 FP8_OF_THE_FAMILY = """
-from flashsmith.configs.dummy.fp8_space import fp8_rules as of_dummy
-from flashsmith.configs.sm90.fp8_space import fp8_rules as of_original
+from flashsmith.configs.dummy.fp8_space import fp8_candidates as of_dummy
+from flashsmith.configs.sm90.fp8_space import fp8_candidates as of_original
 q, k, v = (t.to(torch.float8_e4m3fn) for t in tensors(70, 97))
 pair = [rules(DType.BF16, 64, True)[-1] for rules in (of_original, of_dummy)]
 out = torch.empty(q.shape, dtype=torch.bfloat16)
@@ -193,7 +193,7 @@ def test_an_architecture_with_all_operations_is_its_folders_and_two_lines(
 
 # ---- a knob ----
 
-# A knob of the sm80 family that has the kernel scale O twice over, so that its effect is seen.
+# This knob of the sm80 family makes the kernel scale O twice, so that its effect is visible.
 KNOB = {
     "configs/sm80/forward.py": {
         "    optimized_softmax: bool\n": "    optimized_softmax: bool\n    twice: bool = False\n",
@@ -234,12 +234,12 @@ def test_a_knob_is_four_files(copy: Path) -> None:
     for file, changes in KNOB.items():
         edit(copy / file, changes)
     run(copy, USE_THE_KNOB)
-    assert len(KNOB) + len(["docs/knobs.md"]) <= 4  # which tools/docs/knobs.py writes
+    assert len(KNOB) + len(["docs/knobs.md"]) <= 4  # tools/docs/knobs.py writes it
 
 
-# What calls are asked for, which other places have to know: the elements of tensors.
-KINDS_OF_TENSORS = {"fp8_cache", "token_scales", "fp8_values", "fp8_scores"}
-# A feature of short forms that name no family, and of sm90's marker.
+# Other places must know these knobs, since the elements of a call's tensors depend on them.
+KINDS_OF_TENSORS = {"fp8_cache", "per_token_scale", "fp8_values", "fp8_scores"}
+# The feature stands in short forms that name no family, and in sm90's marker.
 ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward.py"}}
 KNOBS = {
     (kind, field.name)
@@ -253,8 +253,8 @@ CODE = {f: re.sub(r'"""(.|\n)*?"""|#.*', "", f.read_text()) for f in LIBRARY}
 
 @pytest.mark.parametrize("name", sorted({name for _, name in KNOBS}))
 def test_every_knob_is_named_in_its_families_and_nowhere_else(name: str) -> None:
-    """So a new one is its field, the C++ field (test_cpp_structs holds these equal), what asks for
-    it, and the page of knobs."""
+    """A new knob is its field, the C++ field (test_cpp_structs holds them equal), the code that
+    reads it, and the page of knobs."""
     own = [PACKAGE / f"configs/{each.family}" for each, other in KNOBS if other == name]
     naming = {f for f, code in CODE.items() if re.search(rf"\b{name}\b", code)}
     elsewhere = {str(f.relative_to(PACKAGE)) for f in naming if f.parent not in own}
@@ -265,8 +265,8 @@ def test_every_knob_is_named_in_its_families_and_nowhere_else(name: str) -> None
 
 
 def python_places(name: str) -> list[str]:
-    """The functions that have a parameter of this name, but for checks, and the records that have a
-    field of it."""
+    """Returns the functions, other than checks, that have a parameter of this name, and the records
+    that have such a field."""
     found = []
     for file in (*sorted((PACKAGE / "ops").glob("*.py")), *(PACKAGE / "runtime").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -292,24 +292,24 @@ def cxx_places(name: str) -> list[str]:
 
 SEMANTICS = "csrc/host/args/semantics.h"
 KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
-# Whose gradients a backward tells, beside those that every argument has.
+# A backward also returns gradients of these arguments.
 DIFFERENTIABLE = {"sinks", "bias"}
-# What decode takes as well passes through its own modules alone.
+# Arguments that decode also accepts pass only through its own modules.
 OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
-OF_GRADIENTS = {"backward.py Gradients", "backward.py Wanted", "differentiable.py forward"}
+OF_GRADIENTS = {"backward.py Gradients", "backward.py GradientMask", "differentiable.py forward"}
 
-# What is drawn for a call before it is anything's argument.
+# These are drawn for a call before they are arguments.
 OF_DROPOUT = {"dropout_p", "rng_state"}
 DRAWN = {"dropout.py dropout_keywords"}
 
 
-@pytest.mark.parametrize("name", [name for name in Extras._fields if name in KEYWORDS])
+@pytest.mark.parametrize("name", [name for name in CallArgs._fields if name in KEYWORDS])
 def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host(name: str) -> None:
-    python = {"attention.py attention", "spec.py AttentionSpec", "extras.py Extras"}
+    python = {"attention.py attention", "spec.py AttentionSpec", "call_args.py CallArgs"}
     python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
     python |= DRAWN if name in OF_DROPOUT else set()
     assert {*python_places(name), *cxx_places(name)} - OF_DECODE == python
-    assert name in {each.name for each in operators._SCHEMA.arguments}  # to torch.compile
+    assert name in {each.name for each in operators._SCHEMA.arguments}  # for torch.compile
 
 
 def numbers_read() -> list[str]:
@@ -321,7 +321,7 @@ def test_a_tensor_has_its_line_and_its_accessor_in_the_host_and_a_number_two_lin
     text = (PACKAGE / SEMANTICS).read_text()
     accessors = (PACKAGE / "csrc/host/args/forward.h").read_text()
     numbers = text[text.index("struct Numbers") :]
-    for name in Extras._fields:
+    for name in CallArgs._fields:
         is_tensor = re.search(rf'\.name = "{name}["\[]', text)
         accessor = rf"View \*{name.removesuffix('s')}s?\(" if is_tensor else rf"\b{name} = .*;"
         assert re.search(accessor, accessors if is_tensor else numbers), name
@@ -331,7 +331,7 @@ def test_a_tensor_has_its_line_and_its_accessor_in_the_host_and_a_number_two_lin
 def test_numbers_are_read_in_their_order() -> None:
     read = numbers_read()
     assert read
-    assert tuple(read) == Extras._fields[-len(read) :]
+    assert tuple(read) == CallArgs._fields[-len(read) :]
 
 
 # ---- a variant, and what families share ----

@@ -1,5 +1,5 @@
-"""What it takes to add an argument that every layer carries, done in a copy of the package: the
-keyword of `attention` comes to a number of the kernels' arguments, by the launch cache, too."""
+"""The steps to add an argument that every layer carries, done in a copy of the package: the keyword
+of `attention` reaches a number in the kernels' arguments, through the launch cache too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["copy"]  # a fixture
 MAX_FILES = 16
 HOST = "csrc/host"
 CACHE = f"{HOST}/launch_cache"
-# `lift` is added to softmax_scale, in the host's arguments of kernels.
+# The new argument `lift` is added to softmax_scale in the host's arguments of kernels.
 NEW_NUMBER: dict[str, dict[str, str]] = {
     "ops/attention.py": {
         "    v_scale: torch.Tensor | None = None,\n": "    v_scale: torch.Tensor | None = None,\n"
@@ -36,7 +36,7 @@ NEW_NUMBER: dict[str, dict[str, str]] = {
         "range, dropout_p, rng_state,\n        q_scale, k_scale, v_scale, lift,\n",
         "rows_per_range,\n        dropout_p,\n": "rows_per_range,\n        dropout_p, lift,\n",
     },
-    "runtime/extras.py": {
+    "runtime/call_args.py": {
         "    dropout_p: float = 0.0\n": "    dropout_p: float = 0.0\n    lift: float = 0.0\n"
     },
     "ops/operators.py": {
@@ -100,7 +100,7 @@ def calls_of(name: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def is_by_position(call: ast.Call) -> bool:
-    """Returns whether fields are given one by one, and not as those of another specification."""
+    """Returns whether the fields are passed one by one, rather than unpacked from another tuple."""
     return not any(isinstance(each, ast.Starred) for each in call.args)
 
 
@@ -109,7 +109,8 @@ def named_in(node: ast.expr) -> set[str]:
 
 
 def test_specifications_made_by_position_have_their_fields_in_order() -> None:
-    """`make_spec` takes all of them, as a tuple by names costs four times as much."""
+    """`make_spec` takes all fields by position, because a tuple by names costs four times as
+    much."""
     fields = AttentionSpec._fields
     found = [(name, call) for name, call in calls_of("make_spec") if is_by_position(call)]
     assert len(found) >= 2

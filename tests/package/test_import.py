@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 SRC = ROOT / "src"
 
-# Refuses every module that is neither flashsmith nor of the standard library.
+# The finder refuses every module that is neither flashsmith nor in the standard library.
 _STDLIB_ONLY = """
 import sys, time
 
@@ -37,7 +37,8 @@ print(seconds)
 
 
 def _seconds_to_run(statements: str) -> float:
-    """-S -E: no site-packages, no environment, so nothing is preloaded."""
+    """Runs Python with -S and -E: no site-packages and no environment, so that nothing is
+    preloaded."""
     code = _STDLIB_ONLY.replace("SRC", repr(str(SRC))).replace("STATEMENTS", statements)
     done = subprocess.run(
         [sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=False
@@ -56,7 +57,7 @@ def _seconds_to_run(statements: str) -> float:
     ],
 )
 def test_stdlib_is_enough_and_it_is_fast(statements: str) -> None:
-    # The best of three: another process may hold the processor once.
+    # The best of three counts, since another process may hold the processor once.
     assert min(_seconds_to_run(statements) for _ in range(3)) < 0.5
 
 
@@ -100,7 +101,7 @@ def test_attention_and_forward_are_callable_however_they_were_imported(first: st
 
 
 def test_attention_does_not_import_dynamo() -> None:
-    """It takes longer than the first call."""
+    """Importing dynamo takes longer than the first call."""
     pytest.importorskip("torch")
     code = "import sys, flashsmith\nflashsmith.attention, flashsmith.decode\n"
     code += "assert not [name for name in sys.modules if name.startswith('torch._dynamo')]"

@@ -12,7 +12,7 @@ import flashsmith
 
 PACKAGE = Path(flashsmith.__file__).parent
 
-# From the lowest. What stands in one line knows nothing of each other.
+# The lowest layer comes first. The parts of one layer do not import each other.
 LAYERS = (
     ("errors", "version", "dtype"),
     ("settings", "gpus", "problem"),
@@ -35,7 +35,7 @@ RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
 def layer(parts: Sequence[str]) -> str:
-    """The layer that a module is of, from the parts of its name below the package."""
+    """Returns the layer of a module, from the parts of its name below the package."""
     return ".".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
@@ -44,7 +44,7 @@ def layer_of(path: Path) -> str:
 
 
 def imported_layers(path: Path) -> Iterator[tuple[str, int]]:
-    """Yields the layers that a file imports from, anywhere in it, with the lines."""
+    """Yields the layers that a file imports from, anywhere in it, with the line numbers."""
     for node in ast.walk(ast.parse(path.read_text())):
         modules: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module in ("flashsmith", "flashsmith.lab"):
@@ -93,14 +93,14 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_no_module_imports_itself_over_others() -> None:
-    """Within a folder, too."""
+    """This holds within a folder, too."""
     modules = {
         ".".join(("flashsmith", *p.relative_to(PACKAGE).with_suffix("").parts)): p for p in FILES
     }
     edges: dict[str, set[str]] = {}
     for name, path in modules.items():
         found = set()
-        for node in ast.parse(path.read_text()).body:  # those that run when the module is loaded
+        for node in ast.parse(path.read_text()).body:  # imports that run when the module is loaded
             if isinstance(node, ast.ImportFrom) and node.module in modules:
                 found.add(str(node.module))
         edges[name] = found

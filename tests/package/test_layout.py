@@ -1,4 +1,4 @@
-"""Where tests lie: by concept, in files that are short and know no other test file."""
+"""The layout of the tests: by concept, in short files that import no other test file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.paths import TESTS
 
-MOST_LINES = 400
+MAX_LINES = 400
 FILES = sorted(TESTS.rglob("*.py"))
 
 
@@ -27,7 +27,7 @@ def test_every_test_is_in_a_folder() -> None:
 
 def test_no_file_is_too_long() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in FILES}
-    assert not {path: length for path, length in lengths.items() if length > MOST_LINES}
+    assert not {path: length for path, length in lengths.items() if length > MAX_LINES}
 
 
 def test_no_file_imports_tests_or_fixtures() -> None:
@@ -37,7 +37,7 @@ def test_no_file_imports_tests_or_fixtures() -> None:
 
 
 def test_what_is_shared_lies_in_support() -> None:
-    """Folders hold tests and fixtures alone."""
+    """Only tests/support holds shared code; other folders hold tests and fixtures."""
     for path in FILES:
         is_test = path.name.startswith("test_") or path.name == "conftest.py"
         assert is_test != (path.parent == TESTS / "support"), path

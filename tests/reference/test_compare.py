@@ -1,4 +1,4 @@
-"""What counts as right: tolerances, NaN, infinities, the log-sum-exp."""
+"""The definition of a right result: tolerances, NaN, infinities, LSE."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_an_allowance_counts_where_it_is() -> None:
     assert not compare(o, exact, low, allowance).ok
 
 
-# The log-sum-exp.
+# ---- LSE ----
 
 
 def tolerance_of(qkv: Three, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,7 +190,7 @@ def test_rounded_weights_allow_little_where_scores_are_large() -> None:
     assert compare(right, exact, tight).tolerance < compare(right, exact, loose).tolerance / 10
 
 
-# The command.
+# ---- the command ----
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -202,8 +202,8 @@ def test_run_says_ok_where_the_input_has_nan_or_overflows(
     if which == "q":
         tensors["q"][0, 5, 1, 0] = math.nan
     else:
-        tensors["v"] *= 60_000  # has infinities of both signs
-        tensors["v"][:, 1:] = tensors["v"][:, 1:].clamp(-100, 100)  # which all rows see
+        tensors["v"] *= 60_000  # gives infinities of both signs
+        tensors["v"][:, 1:] = tensors["v"][:, 1:].clamp(-100, 100)  # all rows see these
     save_file(tensors, tmp_path / "in.safetensors")
     output = tmp_path / "out.safetensors"
     args = ["run", "--input", tmp_path / "in.safetensors", "--out", output, "-k", SM90]
@@ -222,7 +222,7 @@ def test_run_says_ok_where_the_input_has_nan_or_overflows(
 def test_reference_by_head_is_the_reference(
     causal: bool, heads_kv: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks for a head at a time: the scores of more may not fit in memory."""
+    """One head is computed at a time, because the scores of more may not fit in memory."""
     q, k, v = (torch.randn(2, n, h, 64) for n, h in ((9, 4), (20, heads_kv), (20, heads_kv)))
     whole = reference_attention(q, k, v, causal=causal)
     asked = []
@@ -238,7 +238,7 @@ def test_reference_by_head_is_the_reference(
 
 
 def test_rounded_weights_give_zeros_where_no_key_has_weight() -> None:
-    """In one sample only, where all scores are -inf."""
+    """In one sample alone, all scores are -inf."""
     q = torch.ones(2, 3, 2, 64, dtype=torch.float16)
     k, v = (torch.randn(2, 2, 2, 64, dtype=torch.float16) for _ in range(2))
     k[0] = -math.inf

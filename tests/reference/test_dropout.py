@@ -1,4 +1,4 @@
-"""What the mask of dropout is: Philox's known answers, chances, and that it goes by position."""
+"""The mask of dropout: Philox's known answers, chances, and its dependence on the position."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def words(found: Any) -> str:
     ],
 )
 def test_numbers_of_cells_are_those_of_philox_2x32_7(counter: str, key: str, expected: str) -> None:
-    """Random123's known answers."""
+    """The expected words are Random123's known answers."""
     left, right = tensor(counter)
     assert words(module._philox_2x32(left, right, *tensor(key))) == expected
 
@@ -60,7 +60,8 @@ def test_keys_of_heads_are_those_of_philox_4x32_10(counter: str, key: str, expec
 
 
 def deviation(found: torch.Tensor, chance: float) -> float:
-    """Of a share of independent events of that chance, in standard deviations."""
+    """Returns how far a share of independent events is from their chance, in standard
+    deviations."""
     return abs(found.double().mean().item() - chance) / math.sqrt(
         max(chance * (1 - chance), 1e-12) / found.numel()
     )
@@ -77,7 +78,8 @@ def test_weights_are_kept_with_the_chance_that_is_asked_for(p: float) -> None:
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_two_weights_are_dropped_independently(p: float) -> None:
-    """Neighbours, those of one random word, of one cell, and of other heads, samples and states."""
+    """The pairs are neighbours, bits of one random word, of one cell, and of other heads, samples
+    and states."""
     kept = dropout_mask(STATE, p, (4, 4, 256, 256))
     both = (1 - p) ** 2
     for rows, keys in ((0, 1), (1, 0), (0, 8), (8, 0), (8, 8), (16, 0), (0, 16), (1, 1), (64, 0)):
@@ -122,7 +124,7 @@ def test_what_is_no_probability_is_refused(p: Any, error: type[Exception], words
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """In the words of FlashAttention-2: softmax, then what is dropped, then the values."""
+    """Computes FlashAttention-2's formula: softmax, then dropout, then the values."""
     s = (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)) * q.shape[-1] ** -0.5
     return (s.softmax(-1) * kept / 0.75 @ v.transpose(1, 2)).transpose(1, 2)
 
@@ -141,9 +143,9 @@ def test_the_reference_drops_normalised_weights() -> None:
 
 def test_sequences_have_masks_by_their_numbers() -> None:
     q, k, v = (torch.randn(n, 2, 16).double() for n in (50, 60, 60))
-    places = [torch.tensor(each).int() for each in ([0, 20, 20, 50], [0, 25, 40, 60])]
+    offsets = [torch.tensor(each).int() for each in ([0, 20, 20, 50], [0, 25, 40, 60])]
     given: dict[str, Any] = {"dropout_p": 0.25, "rng_state": STATE}
-    o, _ = reference_varlen(q, k, v, cu_seqlens_q=places[0], cu_seqlens_k=places[1], **given)
+    o, _ = reference_varlen(q, k, v, cu_seqlens_q=offsets[0], cu_seqlens_k=offsets[1], **given)
     kept = dropout_mask(STATE, 0.25, (3, 2, 30, 30))
     assert torch.allclose(o[:20], plain(q[None, :20], k[None, :25], v[None, :25],
                                         kept[:1, :, :20, :25])[0])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The reference's gradients against torch's, against differences, and against what must hold."""
+"""The reference's gradients against torch's, against finite differences, and against identities."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Attention(torch.autograd.Function):
 
 @pytest.mark.parametrize("name", MEANINGS)
 def test_they_are_the_limits_of_differences(name: str) -> None:
-    """Of o and of the log-sum-exp, in random directions."""
+    """The derivatives of o and of the LSE are checked in random directions."""
     q, k, v = (t.requires_grad_() for t in random()[:3])
     torch.autograd.gradcheck(
         lambda *t: _Attention.apply(*t, MEANINGS[name]), (q, k, v), fast_mode=True
@@ -93,7 +93,7 @@ def test_queries_that_see_nothing_give_zeros(given: dict[str, Any]) -> None:
 
 
 def test_what_holds_without_a_reference() -> None:
-    """Weights of a query sum to 1, whatever is added to all keys."""
+    """The weights of a query sum to 1, whatever is added to all keys."""
     q, k, v, do = random(heads_kv=HEADS)
     found = reference_gradients(q, k, v, do)
     zero = torch.zeros(BATCH, HEADS, D_HEAD).double()
@@ -120,8 +120,9 @@ def test_they_are_linear_in_the_gradient_of_o() -> None:
 
 
 def test_halves_of_the_keys_add_up_if_they_know_the_whole() -> None:
-    """What context parallel needs: a part's weights are those beside the whole's log-sum-exp, and
-    its pull is the whole's: a sink that stands for the other half, and what its value takes."""
+    """Context parallelism relies on this: a part of the keys has the gradients of the whole if do
+    is scaled by the part's share of the weights, and dlse is the pull of the values of the other
+    half."""
     q, k, v, do = random(heads_kv=HEADS)
     whole = reference_gradients(q, k, v, do)
     total, o = reference_lse(q, k), reference_attention(q, k, v)
@@ -147,7 +148,7 @@ def test_low_precision_is_near(dtype: torch.dtype) -> None:
 
 
 def test_nothing_is_asked_of_the_arguments() -> None:
-    """They may be part of a graph, or not."""
+    """The arguments may or may not be part of a graph."""
     q, k, v, do = random()
     expected = reference_gradients(q, k, v, do, **MEANINGS["all of it"])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How far scores and their log-sum-exp may be off: as far as they can be, and hardly farther."""
+"""The bound of the error of scores and of their LSE: it holds, and it is nearly reached."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def products_off_by(q: torch.Tensor, k: torch.Tensor, sign: torch.Tensor, scale:
 @pytest.mark.parametrize("growth", [1.0, 20.0, 5e3])
 @EACH
 def test_errors_of_products_stay_inside(meaning: dict[str, Any], growth: float) -> None:
-    """At random, and all to one side; to 5e3 they make whole units of a score."""
+    """The errors are random, or all to one side; up to 5e3 they reach whole units of a score."""
     q, k = qk_of(growth)
     exact, bound = reference_lse(q, k, **meaning), score_error(q, k, **meaning)
     signs = [torch.ones(()), -torch.ones(()), torch.randn(2, HEADS, 20, 30).sign()]
@@ -78,7 +78,7 @@ def test_float32_is_inside_the_tolerance(meaning: dict[str, Any]) -> None:
 
 
 def test_only_the_keys_that_a_query_sees_count() -> None:
-    """Of all keys, unless the mask is asked for."""
+    """The bound covers only visible keys with the mask, and all keys without it."""
     q, k = torch.ones(1, 2, 1, 64), torch.ones(1, 2, 1, 64)
     k[:, 1] = 4
     assert torch.equal(score_error(q, k), score_error(q, k, causal=False))
@@ -89,7 +89,7 @@ def test_only_the_keys_that_a_query_sees_count() -> None:
 
 
 def test_an_error_counts_by_the_weight_of_its_key() -> None:
-    """A key that is far off under a steep slope has a large error and no weight."""
+    """A key far from its query under a steep slope has a large error and no weight."""
     q, k = qk_of()
     steep = score_error(q, k, alibi_slopes=torch.full((HEADS,), 1e5))
     assert steep.max() < 1e-4 < 2.0**-22 * 1e5
@@ -107,7 +107,7 @@ def test_a_cap_lets_hardly_an_error_of_large_scores_through() -> None:
 def test_the_error_of_tanh_counts_where_there_is_a_cap() -> None:
     q, k = qk_of(8.0)
     assert torch.equal(score_error(q, k), score_error(q, k, tanh_error=TANH_APPROX_ERROR))
-    q, k, cap = q.abs(), k.abs(), 4.0  # all are at the cap
+    q, k, cap = q.abs(), k.abs(), 4.0  # all scores are at the cap
     with_it = score_error(q, k, softcap=cap, tanh_error=TANH_APPROX_ERROR)
     without = score_error(q, k, softcap=cap)
     for sign in (1, -1):
@@ -134,7 +134,7 @@ def test_range_of_scores_is_of_those_that_count() -> None:
 
 
 def rough_sum(products: torch.Tensor) -> torch.Tensor:
-    """Over the last dimension, 32 at a time, as an H200 adds products of e4m3."""
+    """Sums over the last dimension, 32 products at a time, as an H200 adds products of e4m3."""
 
     def cut(x: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
         unit = 2.0 ** (largest.abs().clamp(min=2.0**-60).log2().floor() - 13)
@@ -150,7 +150,7 @@ def rough_sum(products: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("d_head", [64, 128, 256])
 def test_rough_sums_of_8_bit_products_stay_inside_and_come_close(d_head: int) -> None:
-    """Of numbers of one sign, which lose the most: keys that match their queries."""
+    """Numbers of one sign lose the most, as in keys that match their queries."""
     k = (torch.randn(1, 2000, 1, d_head) * 2).to(torch.float8_e4m3fn).double()
     lost = (k * k).sum(-1) - rough_sum(k * k)
     bound = torch.cat([score_error(one, one, fp8=True) for one in k.split(1, dim=1)], -1)

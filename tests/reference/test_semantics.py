@@ -1,4 +1,4 @@
-"""The reference's semantics against others' and against plain loops."""
+"""The reference's semantics against other libraries and against plain loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def qkv_of(seq_len_q: int, seq_len_k: int, dtype: torch.dtype = torch.float64) -
 
 
 def by_loops(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: Semantics) -> tuple[Any, Any]:
-    """Returns a score at a time, in Python's floats."""
+    """Computes one score at a time, in Python's floats."""
     (batch, n_q, heads, d), n_k, d_v = q.shape, k.shape[1], v.shape[-1]
     o, lse = torch.zeros(batch, n_q, heads, d_v).double(), torch.zeros(batch, heads, n_q).double()
     for b, h, i in product(range(batch), range(heads), range(n_q)):
@@ -138,7 +138,7 @@ def test_low_precision_and_rounded_weights_have_the_same_meaning(name: str) -> N
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=2e-3)
 
 
-# FlexAttention of torch, eagerly.
+# ---- torch's FlexAttention, in eager mode ----
 
 
 def flex(qkv: Tensors, score_mod: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,7 +151,7 @@ def flex(qkv: Tensors, score_mod: Callable[..., Any]) -> tuple[torch.Tensor, tor
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
 @pytest.mark.parametrize(("n_q", "n_k"), [(16, 16), (10, 25)])
 def test_reference_is_flex_attention(n_q: int, n_k: int) -> None:
-    """Softcap, then ALiBi, then a bias, then a window; all rows see something."""
+    """The order is softcap, ALiBi, bias, window; each row sees some key."""
     qkv = qkv_of(n_q, n_k)
     slopes, bias = torch.rand(BATCH, HEADS), torch.randn(1, HEADS, n_q, n_k)
 
@@ -170,7 +170,7 @@ def test_reference_is_flex_attention(n_q: int, n_k: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
 def test_mods_are_those_of_flex_attention() -> None:
-    """With tables that they index by sample, head, query and key."""
+    """The mods have tables, which they index by sample, head, query and key."""
     qkv = qkv_of(12, 9)
     table, documents = torch.randn(HEADS, 30), torch.randint(0, 3, (BATCH, 12))
 
@@ -198,7 +198,7 @@ def test_a_mod_comes_before_the_cap() -> None:
     torch.testing.assert_close(huge, torch.full_like(huge, 2 + math.log(6)))
 
 
-# torch's scaled_dot_product_attention.
+# ---- torch's scaled_dot_product_attention ----
 
 
 def sdpa(qkv: Tensors, **options: Any) -> torch.Tensor:
@@ -221,7 +221,7 @@ def test_bias_is_what_torch_adds_by_its_mask() -> None:
     torch.testing.assert_close(o, sdpa(qkv, attn_mask=bias, scale=0.3), rtol=0, atol=1e-12)
 
 
-# The examples in the docstrings of FlashAttention-2.
+# ---- the examples in the docstrings of FlashAttention-2 ----
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_window_of_flash_attention() -> None:
     ]
 
 
-# Sinks.
+# ---- sinks ----
 
 
 def test_a_sink_is_a_key_more_whose_value_is_zero() -> None:
@@ -268,7 +268,7 @@ def test_rows_that_see_nothing_have_the_sink_alone() -> None:
     assert torch.equal(lse[:, :, :5], sinks.double()[None, :, None].expand(BATCH, -1, 5))
 
 
-# Packed sequences.
+# ---- packed sequences ----
 
 
 def cumulated(lengths: list[int]) -> torch.Tensor:
@@ -277,7 +277,7 @@ def cumulated(lengths: list[int]) -> torch.Tensor:
 
 @EACH
 def test_packed_sequences_are_those_that_stand_alone(name: str) -> None:
-    """Also where only a part of each is used: nothing else counts."""
+    """A part of each sequence may be unused, and must not count."""
     lengths_q, lengths_k = [4, 3], [9, 5]
     meaning = Semantics(**MEANINGS[name](4, 9))
     q, k, v = (t[0] for t in qkv_of(7, 14))

@@ -14,12 +14,12 @@ from support.workloads import square
 WORKLOAD = square(DType.BF16, 128, "full", batch=4, heads=16, seq_len=4096)
 CAUSAL_WORKLOAD = square(DType.BF16, 128, "causal", batch=4, heads=16, seq_len=4096)
 SCORES = 4 * 16 * 4096 * 4096
-GHZ = 1.0  # so that a cycle is a nanosecond
+GHZ = 1.0  # a cycle takes a nanosecond
 SMS = 132
 
 
 def ms(cycles_of_one_sm: float) -> float:
-    """Returns milliseconds if all multiprocessors share what takes one so many cycles."""
+    """Returns milliseconds, for a number of cycles of one SM that all SMs share."""
     return cycles_of_one_sm / SMS / (GHZ * 1e9) * 1e3
 
 
@@ -59,9 +59,9 @@ def test_busy_time_of_an_sm80_kernel() -> None:
     assert found["tensor cores"] == pytest.approx(ms(4 * SCORES * 128 / 4096))
     # Four warps have 500 instructions for a visit; four are issued a cycle.
     assert found["issue slots"] == pytest.approx(ms(tiles * 64 * 500))
-    # One for each score, 16 a cycle.
+    # There is one exponential for each score, and 16 a cycle.
     assert found["exponentials"] == pytest.approx(ms(SCORES / 16))
-    # All multiprocessors together load 5120 bytes a cycle.
+    # All SMs together load 5120 bytes a cycle.
     loaded = tiles * (64 * 32768 + 16384)
     assert found["L2 cache"] == pytest.approx(loaded / 5120 / 1e9 * 1e3)
 
@@ -78,7 +78,7 @@ def test_busy_time_of_an_sm90_kernel() -> None:
     in_visits, beside = 131072 + 65536, 32768 + 32768 + 512 * 128
     assert found["shared memory"] == pytest.approx(ms(tiles * (32 * in_visits + beside) / 128))
     assert found["tensor cores"] == pytest.approx(ms(4 * SCORES * 128 / 4096))
-    # The warps that compute: eight.
+    # Eight warps compute.
     assert found["issue slots"] == pytest.approx(ms(tiles * 32 * 8 * 344 / 4))
     assert found["exponentials"] == pytest.approx(ms(SCORES / 16))
     loaded = tiles * (32 * 65536 + 32768)
@@ -105,7 +105,7 @@ def test_a_multicast_is_loaded_once_and_lands_twice() -> None:
 
 
 def test_a_causal_mask_leaves_the_blocks_at_and_below_the_diagonal() -> None:
-    # Tiles and blocks of 128: the tile i visits i + 1 blocks of 32.
+    # Tile i of 128 rows visits i + 1 of 32 blocks of 128 keys.
     scores = 4 * 16 * 128 * 128 * (32 * 33 // 2)
     found = busy(LAST_SM90_CAUSAL, CAUSAL_WORKLOAD, None)
     assert found == {
@@ -115,13 +115,14 @@ def test_a_causal_mask_leaves_the_blocks_at_and_below_the_diagonal() -> None:
 
 
 def test_warpgroups_that_let_blocks_pass_do_not_work_on_them() -> None:
-    """Three warpgroups of 64 rows, blocks of 16 keys: of the tile with rows 0 to 191 they work on
-    the first 4, 8 and 12 blocks."""
+    """Three warpgroups have 64 rows each, and blocks have 16 keys: in the tile with rows 0 to 191
+    they compute the first 4, 8 and 12 blocks."""
     name = "(BF16, 64, 192, 16, 3): wgmma+stages_8+overlap+persistent+queue+heads_1+tma_store"
     config = parse_kernel_name_into_config(name)
     instance = KernelId(config, LAST_SM90_CAUSAL.variant)
     workload = square(DType.BF16, 64, "causal", batch=1, heads=1, seq_len=192)
-    # At most n_stages - 1 = 7 blocks may pass: the first warpgroup computes one too many.
+    # At most n_stages - 1 = 7 blocks may be skipped, so that the first warpgroup computes one too
+    # many.
     scores = 64 * 16 * (5 + 8 + 12)
     assert busy(instance, workload, None)["exponentials"] == pytest.approx(ms(scores / 16))
 
@@ -143,7 +144,7 @@ def test_no_unit_is_busy_for_longer_than_the_kernel_took() -> None:
 
 
 def test_bank_conflicts_explain_the_first_step() -> None:
-    """Shared memory is what kernel 1 waits for."""
+    """Kernel 1 waits for shared memory."""
     (group,) = sm80_report().groups
     (step,) = group.steps
     assert step.changes == ["swizzled off to on"]

@@ -89,7 +89,7 @@ def test_a_kernel_that_the_architecture_lacks_is_refused_before_anything_is_buil
 
 
 def test_a_wheel_brings_the_results(tmp_path: Path) -> None:
-    """Built as `pip wheel` does, unpacked, and read from outside the checkout."""
+    """The wheel is built as `pip wheel` does, unpacked, and read from outside the checkout."""
     pytest.importorskip("hatchling")
     code = "import sys, hatchling.build as h; print(h.build_wheel(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)

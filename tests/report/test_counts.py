@@ -1,4 +1,4 @@
-"""What the emulator counts, split into visits and tiles: against hand calculation, against other
+"""The emulator's counters, split into visits and tiles: against hand calculation, against other
 launches, and against a GPU's counters."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flashsmith.jit import Target
 from flashsmith.lab.report.banks import bank_map
 from flashsmith.lab.report.counts import count, count_launch
 from flashsmith.lab.report.description import (
-    Launch,
+    CountedLaunch,
     bank_maps,
     fma_per_visit,
     samples,
@@ -34,7 +34,7 @@ from support.report import (
     sm90_report,
 )
 
-# Clusters load together; three warpgroups let blocks of the diagonal pass.
+# The blocks of a cluster load together; three warpgroups let blocks at the diagonal pass.
 CLUSTER = (
     "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+tiles"
     "+heads_2+cluster_2+lazy_8+stale+tma_store"
@@ -49,7 +49,8 @@ THREE_WARPGROUPS = (
 def test_bank_map(row_bytes: int, chunk: int) -> None:
     chunk %= row_bytes // 16
     plain, swizzled = (bank_map(row_bytes, swizzled=s, chunk=chunk) for s in (False, True))
-    # Rows of 128 or 256 bytes begin at the same bank, of 64 every other.
+    # Rows of 128 or 256 bytes all begin at the same bank, and of rows of 64 bytes every other one
+    # does.
     assert (plain.wavefronts, swizzled.wavefronts) == (4 if row_bytes == 64 else 8, 1)
     for rows in (plain.rows, swizzled.rows):
         assert all(sum(cell is not None for cell in row) == 4 for row in rows)
@@ -58,7 +59,7 @@ def test_bank_map(row_bytes: int, chunk: int) -> None:
 
 
 def test_bank_map_agrees_with_the_emulator() -> None:
-    """A visit's conflicts are those of its ldmatrix, of four phases each."""
+    """The conflicts of a visit are those of its ldmatrix, with four phases each."""
     for kernel in sm80_report().groups[0].kernels:
         assert kernel.counts
         config = kernel.instance.config
@@ -71,11 +72,11 @@ def test_counts_of_an_sm80_visit() -> None:
     counts = sm80_report().groups[0].kernels[1].counts
     assert counts
     tile = 64 * 128 * 2
-    wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, the copies write once
+    wavefronts = 2 * (4 * tile + tile) // 128  # K and V: each warp reads all, copies write once
     assert counts.per_visit["shared_wavefronts"] == wavefronts
     assert counts.per_visit["mma"] == fma_per_visit(SWIZZLED.config) / (16 * 8 * 16) == 512
     assert counts.per_visit["global_load_bytes"] == 2 * tile
-    # Beside visits: Q in and to the registers, O to shared memory and out.
+    # Outside of visits, Q goes in and to the registers, and O to shared memory and out.
     assert counts.per_tile["shared_wavefronts"] == 4 * tile // 128
     assert counts.per_tile["global_store_bytes"] == tile
     assert counts.per_tile["mma"] == 0
@@ -98,23 +99,24 @@ def test_counts_of_an_sm90_visit() -> None:
     assert last
     block = 128 * 128 * 2
     for counts in (plain, last):
-        # Two warpgroups, 8 steps of Q K^T and 8 of P V.
+        # Two warpgroups have 8 steps of Q K^T and 8 of P V.
         assert counts.per_visit["wgmma"] == 2 * (8 + 8)
         assert counts.per_visit["wgmma_flops"] == 4 * 128 * 128 * 128
         assert counts.per_visit["tma_load_bytes"] == 2 * block
         assert counts.per_tile["tma_load_bytes"] == block
         assert counts.per_tile["wgmma"] == 0
-        # Consumers at two full barriers, the producer at two empty ones.
+        # Consumers wait at two full barriers, the producer at two empty ones.
         assert counts.per_visit["mbarrier_waits"] == 2 * 256 + 2
-        # The producer at two full barriers, a lane of each of eight warps at two empty ones.
+        # The producer arrives at two full barriers, and one lane of each of eight warps at two
+        # empty ones.
         assert counts.per_visit["mbarrier_arrivals"] == 2 + 2 * 8
         assert counts.of == "one head, 128 rows of Q, 256 of K and V"
-    # Each warpgroup reads K and V; and its 64 rows of Q where they are not in registers.
+    # Each warpgroup reads K and V, and its 64 rows of Q unless they are in registers.
     assert plain.per_visit["wgmma_shared_bytes"] == 2 * (2 * block + block // 2)
     assert last.per_visit["wgmma_shared_bytes"] == 2 * 2 * block
     assert (plain.per_tile["tma_store_bytes"], last.per_tile["tma_store_bytes"]) == (0, block)
     assert plain.per_tile["global_store_bytes"] == block
-    assert plain.per_visit["shuffles"] == 8 * 2 * 2  # a row's maximum over a quad, of two rows
+    assert plain.per_visit["shuffles"] == 8 * 2 * 2  # the maxima of two rows over a quad
     assert last.per_visit["shuffles"] == 0  # a stale maximum is not exchanged
 
 
@@ -136,7 +138,7 @@ def test_counts_of_an_sm90_launch_follow_from_those_of_its_tiles(
     load_kernels([instance], Target.emulator())
     counts = count(instance)
     for seq_len in (512, 700):
-        launch = Launch(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
+        launch = CountedLaunch(counts, work_of(instance.config, instance.variant, seq_len, seq_len))
         seen = count_launch(instance, seq_len, seq_len)
         for name in ("wgmma", "wgmma_flops", "wgmma_shared_bytes", "tma_loads", "tma_load_bytes"):
             assert launch[name] == pytest.approx(seen[name]), (name, seq_len)
@@ -167,7 +169,7 @@ def test_counts_of_other_operations_follow_from_those_of_their_tiles(
     counts = count(instance)
     (rows, keys), _ = samples(instance.config)
     rows, keys = (2 * rows, 2 * keys) if rows == keys else (rows, 4 * keys)
-    launch = Launch(counts, work_of(instance.config, variant, rows, keys))
+    launch = CountedLaunch(counts, work_of(instance.config, variant, rows, keys))
     seen = count_launch(instance, rows, keys)
     for each in (
         *("mma", "wgmma_flops", "shared_wavefronts", "wgmma_shared_bytes"),
@@ -183,7 +185,7 @@ def test_counts_of_other_operations_follow_from_those_of_their_tiles(
 
 
 def test_emulator_counts_the_bank_conflicts_that_ncu_measures() -> None:
-    """On the H200, of the same launch: within 1%."""
+    """The counts agree within 1% with those of an H200 for the same launch."""
     plain, swizzled = sm80_report().groups[0].kernels
     assert plain.profile
     assert swizzled.profile

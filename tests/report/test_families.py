@@ -1,5 +1,5 @@
-"""What a configuration says by itself, of every operation and family: its fields in words, its
-shared memory, the registers of its warps."""
+"""The description of a configuration, for every operation and family: its fields in words, its
+shared memory, and the registers of its warps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.descriptions import how_it_works
 from flashsmith.configs.sm90.forward import TO_TRANSPOSE, register_split
-from flashsmith.gpus import REGISTERS_PER_MULTIPROCESSOR
+from flashsmith.gpus import REGISTERS_PER_SM
 from flashsmith.lab.report import Report
 from flashsmith.lab.report.description import explain, regions, roles
 from flashsmith.lab.report.model import Step
@@ -99,13 +99,11 @@ def test_roles_take_no_more_registers_than_there_are() -> None:
         at_launch = 65536 // config.threads_per_block // 8 * 8
         loads, computes = roles(config, at_launch)
         taken = 32 * (loads.warps * loads.registers + computes.warps * computes.registers)
-        assert (
-            taken <= 32 * (loads.warps + computes.warps) * at_launch <= REGISTERS_PER_MULTIPROCESSOR
-        )
+        assert taken <= 32 * (loads.warps + computes.warps) * at_launch <= REGISTERS_PER_SM
         assert loads.warps + computes.warps == config.threads_per_block // 32
         assert sum(computes.holds.values()) < computes.registers
         assert loads.registers < at_launch < computes.registers
-        # One block a multiprocessor.
+        # One thread block fits an SM.
         occupancy = compute_occupancy(
             "sm_90a", at_launch, config.threads_per_block, config.shared_memory_bytes
         )
@@ -117,7 +115,7 @@ def test_registers_of_the_last_sm90_kernel() -> None:
     assert (loads.warps, loads.registers, dict(loads.holds)) == (4, 24, {})
     assert (computes.warps, computes.registers) == (8, 240)
     assert dict(computes.holds) == {"O": 64, "S": 64, "P": 32, "Q": 32}
-    # With one warpgroup that computes no register moves.
+    # If one warpgroup computes, no register moves.
     (alone,) = [c for c in CONFIGS if c.short_form() == "(FP16, 64, 64, 64, 1): wgmma+stages_1"]
     assert [role.registers for role in roles(alone, 200)] == [200, 200]
 
@@ -126,7 +124,7 @@ def test_steps_between_tiles_compare_the_same_work() -> None:
     kernel = sm80_report().groups[0].kernels[1]
     large = KernelId(replace(SWIZZLED.config, B_r=128))
     told = Step(kernel, replace(kernel, instance=large)).quantities
-    # The same counts for twice the mma.
+    # The counts are equal, and the mma are twice as many.
     name = "shared-memory wavefronts for 10^6 multiply-adds"
     (found,) = [(before, after) for what, before, after in told if what == name]
     products = 2 * 64 * 64 * 128 / 1e6
@@ -148,7 +146,7 @@ def test_a_step_of_the_sm90_family_is_told_in_its_counts() -> None:
 
 
 def test_resources_as_the_results_have_them() -> None:
-    """Where there is no nvcc."""
+    """The results have them where there is no nvcc."""
     for report, blocks in ((sm80_report(), 3), (sm90_report(), 1)):
         used = report.groups[0].kernels[1].resources
         assert used

@@ -26,7 +26,7 @@ from flashsmith.lab.report.occupancy import compute_occupancy
         ("sm_80", 16, 32, 0, 32, ["block slots"]),
         ("sm_80", 255, 288, 0, 0, ["registers"]),  # 9 warps are checked as if they were 12
         ("sm_90a", 255, 256, 65536, 1, ["registers"]),
-        ("sm_80", 32, 32, 163 * 1024, 1, ["shared memory"]),  # with the driver's 1 KiB just all
+        ("sm_80", 32, 32, 163 * 1024, 1, ["shared memory"]),  # just fits, with the driver's 1 KiB
         ("sm_80", 40, 96, 0, 16, ["registers"]),
     ],
 )
@@ -69,7 +69,7 @@ int main() {
 
 
 def test_occupancy_agrees_with_nvidia(tmp_path: Path) -> None:
-    """Over a grid of kernels, with the calculator that the CUDA toolkit has as a C++ header."""
+    """Compares a grid of kernels with the calculator in the CUDA toolkit's C++ header."""
     try:
         include = find_cuda_toolkit().include
     except ToolchainError as error:

@@ -27,7 +27,8 @@ KERNELS = (BACKWARD, SUMS, DECODE)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Times of two backwards, and of a forward beside a peer, at the same lengths."""
+    """Writes the times of two backward kernels, and of a forward kernel beside a peer, at equal
+    lengths."""
     folder = tmp_path_factory.mktemp("results")
     head = "kernel,dtype,d_head,mask,batch,heads,seq_len,ms,tflops\n"
     shape = "FP16,64,full,4,16,4096"
@@ -81,9 +82,9 @@ def test_times_are_those_of_the_operation(report: Report) -> None:
     assert plain.kernels[0].time and plain.kernels[0].time.ms == 3.5
     assert [peer.name for peer in plain.peers] == [peer.name for peer in sums.peers] == ["cuDNN"]
     assert set(plain.series) == {"cuDNN", "flashsmith sm80, best"}
-    assert [round(ratio, 2) for _, ratio in plain.faster] == [1.4]  # the sums are
+    assert [round(ratio, 2) for _, ratio in plain.faster] == [1.4]  # the sums are faster
     assert decode.run == [] and decode.series == {}
-    visits, cycles = 4 * 16 * 64 * 64, 132 * 1e6  # of a multiprocessor, of all in a millisecond
+    visits, cycles = 4 * 16 * 64 * 64, 132 * 1e6  # of an SM, of all in a millisecond
     assert plain.kernels[0].busy_ms == {
         "shared memory": pytest.approx((visits * 2436 + 4 * 16 * 64 * 640) / cycles),
         "tensor cores": pytest.approx(visits * 7 * 64**3 / 2048 / cycles),
@@ -97,7 +98,7 @@ def test_times_are_those_of_the_operation(report: Report) -> None:
 
 
 def test_every_function_of_a_call_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one with most registers first: it is the kernel's machine code."""
+    """The function with most registers comes first, because it is the kernel's machine code."""
     figures = {"arch": "sm_90a", "spill_stores": 0, "spill_loads": 0, "shared": 0}
     listed = [
         figures | {"function": "_ZN10flashsmith4sm807no_loopI1aEEvT_", "registers": 32},

@@ -1,4 +1,4 @@
-"""The page of the report: parsed, and in a browser."""
+"""The page of the report, parsed and in a browser."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_without_results(report: Report, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one that spills: it is named, and the others have their registers and machine code."""
+    """A kernel that spills, for example, is named, and the others keep their registers and machine
+    code."""
     function = "kernel"
     figures = {"arch": "sm_90a", "registers": 96, "spill_stores": 0, "spill_loads": 0, "shared": 0}
     library = SimpleNamespace(
@@ -95,7 +96,7 @@ def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
     report = make_report([PLAIN, SWIZZLED], read_results(RESULTS), "sm_90a", no_progress)
     refused, built = report.groups[0].kernels
     assert "spills 88 bytes" in report.missing[f"registers and machine code of {PLAIN}"]
-    assert refused.resources is None  # those in the results are of another text
+    assert refused.resources is None  # the results' figures belong to another text
     assert refused.code is None
     assert built.resources
     assert built.resources.registers == 96
@@ -103,7 +104,7 @@ def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
 
 
 def test_texts_of_the_first_box_are_escaped_once() -> None:
-    """Code is code, and quotes are quotes."""
+    """Code stays code, and quotes stay quotes."""
     why = "install it, or `pip install 'flashsmith[report]'` <now>"
     html = render(replace(sm80_report(), missing={"machine code": why}))
     (box,) = re.findall(r'<li class="missing">(.*?)</li>', html)
@@ -207,7 +208,7 @@ def test_the_faster_family_is_said() -> None:
     text = text_of(render(sm80_report()))
     said = re.findall(r"flashsmith has a faster kernel (.*?) times as fast", text)
     assert len(said) == 2
-    assert "async+eager" in said[0]  # of this family and dtype, but not of these kernels
+    assert "async+eager" in said[0]  # of this family and dtype, but not one of these kernels
     assert "of the sm80 family" in said[0]
     assert said[1].startswith("for this shape in BF16: (BF16, 128, ")  # on a page of FP16
     assert "of the sm90 family" in said[1]
@@ -217,7 +218,8 @@ def test_the_faster_family_is_said() -> None:
 
 
 def test_only_what_is_faster_is_said() -> None:
-    """The sm90 page: its family's own best, which the progression does not have."""
+    """The family's best kernel is mentioned on the sm90 page, since it is not in the
+    progression."""
     (group,) = sm90_report().groups
     ((time, ratio),) = group.faster
     assert time.workload == group.workload
@@ -277,8 +279,8 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 
 
-# Appended to the page: reports what only a browser knows. Text of a drawing is inside it if its
-# box is within the drawing's, give or take a pixel.
+# This script is appended to the page, and reports what only a browser knows. Text of a drawing is
+# inside it if its box is within the drawing's, give or take a pixel.
 _PROBE = """<script>
 const box = e => e.getBoundingClientRect();
 const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);

@@ -1,4 +1,4 @@
-"""Measured times: read from files, found in folders, put beside each other."""
+"""Measured times, read from files, found in folders, and compared."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_damaged_environment_is_named(tmp_path: Path, damaged: bytes) -> None:
 
 
 def test_results_with_gaps_and_clocks(tmp_path: Path) -> None:
-    """As `flashsmith bench` writes them: no time for what failed, a clock for what ran."""
+    """`flashsmith bench` writes no time for what failed, and a clock for what ran."""
     (tmp_path / "times.csv").write_text(
         "kernel,kind,dtype,d_head,mask,batch,heads,seq_len,status,ms,tflops,sm_clock_mhz\n"
         f'"{PLAIN}",kernel,FP16,128,full,4,16,4096,ok,10.0,55.0,1700\n'
@@ -133,7 +133,7 @@ def test_the_progression_of_the_sm90_family_is_read() -> None:
     run = best_run(results.times, ("BF16", 128, "full"), [LAST_SM90, LAST_SM90_CAUSAL])
     assert {time.run for time in run} == {"sm90-bf16/sm90_progression.csv"}
     assert len([time for time in run if isinstance(time.candidate, str)]) == 4
-    # The clock of its file is that of another second than the time's.
+    # The clock in the file belongs to another second than the time.
     assert {time.sm_clock_mhz for time in run} == {None}
     assert results.registers[str(LAST_SM90), "sm_90a"]["registers"] == 168
 
@@ -157,7 +157,7 @@ def test_the_faster_family_of_another_run_is_found() -> None:
         there = [t for t in sweep if t.workload == time.workload]
         slower = [t for t in there if not isinstance(t.candidate, str)]
         assert time.ms < min(t.ms for t in slower)
-    # Its own family is the faster one there: nothing to say.
+    # The kernels' own family is faster there, so nothing is reported.
     sweep = best_sweep(results.times, ("BF16", 128, "full"), [LAST_SM90])
     assert faster_families(results.times, sweep) == []
 
@@ -174,7 +174,7 @@ def test_a_faster_family_is_faster_than_our_own_and_not_than_peers(
 
 
 def test_best_kernels_at_a_shape() -> None:
-    """Of the dtype, and beside it of another family where that is faster."""
+    """The best are those of the dtype, and those of another family where that is faster."""
     results = read_results(RESULTS)
     sm80, sm90 = PLAIN.config.family, LAST_SM90.config.family
 

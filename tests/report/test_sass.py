@@ -1,4 +1,4 @@
-"""Machine code: classes of instructions, and the loop that holds the matrix products."""
+"""Machine code: classes of instructions, and the loop that contains the matrix products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_sass_of_a_causal_kernel() -> None:
     assert whole.total == 18
     assert whole.classes["spills"] == 1
     assert masked
-    assert masked.total == 3  # of two loops with one mma each, the shorter
+    assert masked.total == 3  # two loops have one mma each; this is the shorter one
     only_one = SASS.replace("/*0040*/                   FSEL", "/*0040*/                   HMMA")
     assert (parse_sass(only_one)["kernel"].loop or whole).classes["tensor"] == 2
     unmasked = parse_sass(SASS.replace("@P2 BRA 0x30", "    NOP     "))["kernel"].loop
@@ -35,7 +35,7 @@ def test_sass_of_a_causal_kernel() -> None:
     assert list(unmasked.classes) == list(CLASSES)
 
 
-# A loop that waits out of line: its branch back to 0x60 ends no loop, though it goes backwards.
+# This loop waits out of line: its branch back to 0x60 ends no loop, though it goes backwards.
 OUT_OF_LINE = """
 		Function : kernel
         /*0000*/                   LDC R1, c[0x0][0x28] ;            /* 0x1 */
@@ -62,13 +62,14 @@ def test_waits_out_of_line_belong_to_the_loop_that_waits() -> None:
     assert code.loop
     found = {name: n for name, n in code.loop.classes.items() if n}
     assert found == {"tensor": 1, "exp": 1, "fp32": 2, "control": 7}
-    # Without the wait out of line (3), and without what the branch at 0x70 leaves out (2).
+    # The total leaves out the wait out of line (3), and the shortest path what the branch at 0x70
+    # skips (2).
     assert code.loop.total == 11
     assert code.shortest == 6
 
 
 def test_the_shortest_way_takes_the_cheaper_branch() -> None:
-    """A branch to the far end would leave out less than the one that is there."""
+    """A branch to the far end would skip less than the existing one."""
     longer = OUT_OF_LINE.replace("@P1 BRA 0xa0", "@P1 BRA 0x90")
     assert parse_sass(longer)["kernel"].shortest == 7
     never = OUT_OF_LINE.replace("@P1 BRA 0xa0", "    NOP     ")
@@ -92,27 +93,28 @@ def test_sass_of_a_compiled_kernel() -> None:
     assert code.loop
     mma = fma_per_visit(SWIZZLED.config) // (16 * 8 * 16)
     assert code.loop.classes["tensor"] == mma // SWIZZLED.config.n_warps
-    assert code.loop.classes["address"] < 0.15 * code.loop.total  # few are unknown
+    assert code.loop.classes["address"] < 0.15 * code.loop.total  # few are unclassified
     assert code.loop.opcodes["MUFU.EX2"] >= 64 * 64 // 128
-    assert code.shortest == code.loop.total  # it has no branches
+    assert code.shortest == code.loop.total  # the loop has no branches
     # The first visit is a copy of the loop's body.
     assert code.whole.classes["tensor"] == 2 * code.loop.classes["tensor"]
 
 
 def test_sass_of_a_compiled_sm90_kernel() -> None:
-    """Queue, tiles that overlap, masks: three copies of a visit, with waits out of line."""
+    """The code has three copies of a visit, for the queue, overlapping tiles and masks, with waits
+    out of line."""
     code = compiled(LAST_SM90)
     config = LAST_SM90.config
     assert code.loop
     assert code.loop.classes["tensor"] == config.QK_steps + config.PV_steps == 16
-    exponentials = config.B_c // 2  # of a thread, for 64 rows of a warpgroup
+    exponentials = config.B_c // 2  # for a thread, of 64 rows of a warpgroup
     assert code.loop.opcodes["MUFU.EX2"] >= exponentials
     assert code.shortest
-    # Rescaling O and looking for a new maximum are behind branches.
+    # Rescaling O and searching a new maximum are behind branches.
     assert exponentials + 16 < code.shortest < 0.8 * code.loop.total
     assert code.loop.classes["address"] < 0.2 * code.loop.total
     assert code.whole.classes["async copies"] > 0
-    assert code.loop.classes["async copies"] == 0  # they are the producer's
+    assert code.loop.classes["async copies"] == 0  # only the producer has them
 
 
 def test_cuobjdump_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the emulator's counters: those of the kernels at hand, explained, and ranked."""
+"""Tables of the emulator's counters: the kernels at hand, explained and ranked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def invoke(*args: object) -> tuple[str, str]:
 
 
 def headings_of(table: str) -> list[str]:
-    """Of the first table in Markdown."""
+    """Returns the column headings of the first Markdown table."""
     first = next(line for line in table.splitlines() if line.startswith("|"))
     return [cell.strip() for cell in first.strip("|").split("|")]
 
@@ -90,7 +90,7 @@ def test_bench_counts_both_families(tmp_path: Path) -> None:
     assert "wgmma: matrix products of a warpgroup" in markdown
     header, row, *_ = (tmp_path / "counts.csv").read_text().splitlines()
     assert header == ",".join(columns_of(CountRow))
-    # Full attention at 128 is one visit: 8 steps of Q K^T and 8 of P V by two warpgroups.
+    # Full attention at 128 is one visit: two warpgroups have 8 steps of Q K^T and 8 of P V.
     wgmma = header.split(",").index("wgmma")
     assert re.sub(r'".*?"', "", row).split(",")[wgmma] == "32"
 

@@ -1,4 +1,4 @@
-"""What is asked of a GPU before anything runs there."""
+"""The check of a GPU before anything runs on it."""
 
 from __future__ import annotations
 

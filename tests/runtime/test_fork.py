@@ -1,4 +1,4 @@
-"""After a fork the child finds kernels, whatever the parent's other threads were doing."""
+"""A child finds kernels after a fork, whatever other threads of the parent did at that moment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from flashsmith.ops.attention import attention
 from flashsmith.runtime import kernels
 from support.forking import in_child
 
-TARGET = Target.cuda("sm_87")  # of no test that runs kernels
+TARGET = Target.cuda("sm_87")  # no test runs its kernels
 INSTANCE = KernelId(get_kernel_progression_configs()[0])
 
 
 class Module:
-    """A library's, which may wait in the middle of a look-up."""
+    """A library's module, which may pause in the middle of a look-up."""
 
     def __init__(self) -> None:
         self.asked, self.may_go_on = threading.Event(), threading.Event()
@@ -40,7 +40,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     monkeypatch.setattr(kernels.tvm_ffi, "load_module", lambda _: module)
     for name in ("_loaded", "_found"):
         monkeypatch.setattr(kernels, name, {})
-    monkeypatch.setattr(kernels.launch_cache, "is_connected", True)  # to no functions of this one
+    monkeypatch.setattr(kernels.launch_cache, "is_connected", True)  # not with functions of this
     manifest = {"artifact": {"file": "y"}, "kernels": {"": {"name": INSTANCE.name}}}
     kernels.load_library(Library(Path("x"), manifest), TARGET)
     return module
@@ -48,7 +48,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 @contextmanager
 def looking_up(module: Module) -> Iterator[None]:
-    """Another thread is in the middle of a look-up, and holds the lock."""
+    """Runs the body while another thread is in the middle of a look-up, and holds the lock."""
     module.may_go_on.clear()
     thread = threading.Thread(target=kernels.is_loaded, args=(INSTANCE, TARGET))
     thread.start()
@@ -84,8 +84,8 @@ def test_a_child_loads_a_library_while_its_parent_looks_one_up(module: Module) -
 def test_a_child_of_a_fork_while_a_library_is_loaded_remembers_nothing_as_lacking(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the two steps of another thread: with the library, but without its kernels, it would
-    never find them."""
+    """A fork between the two steps of the other thread would leave the child with the library but
+    without its kernels, which it would never find."""
     lacking = KernelId(get_kernel_progression_configs()[1])
     assert not kernels.is_loaded(lacking, TARGET)
     remembered: list[bool] = []

@@ -1,4 +1,4 @@
-"""What functions of the C++ side answer that no launch on the emulator asks, by a program."""
+"""Functions of the C++ host that no launch on the emulator reaches, called by a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_grid_is_whole_clusters(values: dict[str, Any]) -> None:
-    """On 1 to 9 multiprocessors, for 6 tiles: a launch of part of a cluster would be refused."""
+    """The grids are for 6 tiles on 1 to 9 SMs: a GPU would refuse to launch a part of a cluster."""
     assert values["one tile a block"] == [6] * 9
     assert values["clusters of 2, one tile a block"] == [6] * 9
     assert values["persistent"] == [1, 2, 3, 4, 5, 6, 6, 6, 6]
@@ -31,13 +31,13 @@ def test_a_grid_is_whole_clusters(values: dict[str, Any]) -> None:
 
 
 def test_blocks_of_queries_are_whole_clusters(values: dict[str, Any]) -> None:
-    """For 1, 127, 128, 129, 256 and 257 rows."""
+    """The numbers of rows are 1, 127, 128, 129, 256 and 257."""
     assert values["Q blocks"] == [1, 1, 1, 2, 2, 3]
     assert values["Q blocks in clusters of 2"] == [2, 2, 2, 4, 4, 6]
 
 
 def test_gpus_that_have_a_family(values: dict[str, Any]) -> None:
-    """Of 7.0 to 12.5."""
+    """The capabilities are 7.0 to 12.5."""
     newer = [f"{major}.{minor}" for major in range(8, 13) for minor in (0, 5)]
     assert values["8.0 or newer"] == newer
     assert values["8.5 or newer"] == newer[1:]

@@ -1,4 +1,4 @@
-"""A library's look-up gives a kernel that can be called for a configuration."""
+"""A library's look-up returns a callable kernel for a configuration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from flashsmith.configs import (
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Library, Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
-# Of the extras; the others are numbers.
-TENSORS = Extras._fields[: Extras._fields.index("softcap")]
-TARGET = Target.cuda("sm_87")  # of no test that runs kernels
+# These extras are tensors; the others are numbers.
+TENSORS = CallArgs._fields[: CallArgs._fields.index("softcap")]
+TARGET = Target.cuda("sm_87")  # no test runs its kernels
 INSTANCES = [
     KernelId(cfg, variant)
     for cfg in (*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs())
@@ -40,7 +40,7 @@ INSTANCES = [
 
 
 class Module:
-    """A library, as tvm-ffi shows it: a kernel is looked up by its fields, and called."""
+    """A fake library, as tvm-ffi shows it: kernels are looked up by their fields, and called."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -99,7 +99,7 @@ def test_kernels_of_both_families_are_found_by_their_fields(module: Module) -> N
 
 
 def test_what_no_library_has_is_asked_for_again_after_another_is_loaded(module: Module) -> None:
-    """An answer is kept until then, because calls ask again and again during a build."""
+    """The answer is kept until then, because calls repeat the question during a build."""
     lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
     for _ in range(2):
         load_library(library())
@@ -121,7 +121,7 @@ def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.Monk
 
 def test_what_is_loaded_is_at_hand_whatever_became_of_its_file(module: Module) -> None:
     lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
-    load_library(library())  # of a file that is nowhere
+    load_library(library())  # its file does not exist
     assert is_at_hand(INSTANCES[0], TARGET)
     assert not is_at_hand(lacking, TARGET)
 
@@ -158,7 +158,7 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     assert kernel("q", "k", "v", "o", 0.25) == 0.5
     scales = Scales(k_scale="s")
     assert kernel("q", "k", "v", "o", 0.25, True, lse="l", workspace="w", scales=scales) == 0.5
-    sinks = Extras(sinks="s", window_right=5)
+    sinks = CallArgs(sinks="s", window_right=5)
     assert kernel("q", "k", "v", "o", 0.25, block_table="t", extras=sinks) == 0.5
     causal = (*[None] * 10, 0.0, -1, 0, False, -1, 0, 1, 0.0)
     assert module.calls == [
@@ -168,7 +168,7 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     ]
 
 
-# The kernels of a real library.
+# These kernels are in a real library.
 
 BUILT = [
     KernelId(parse_kernel_name_into_config(name), variant)
@@ -203,10 +203,11 @@ def test_names_tell_kernels_apart_by_every_field() -> None:
 
 
 def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
-    """Those of ``Kernel.__call__`` and ``Extras``, with the shapes and dtypes that it checks."""
+    """The arguments are those of ``Kernel.__call__`` and ``CallArgs``, with the shapes and dtypes
+    that the library checks."""
     declared = [dict(argument) for argument in real.arguments("forward")]
     parameters = inspect.signature(Kernel.__call__).parameters
-    for argument in declared:  # of the list, each has its line
+    for argument in declared:  # each element of the list has a line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
     own = [*(n for n in parameters if n in NAMES[:-1]), *Scales._fields, "block_table"]
     given = [*own, *TENSORS, NAMES[-1]]
@@ -214,10 +215,10 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     assert {a["name"] for a in declared if a["optional"] == "yes"} == {
         "lse", "workspace", *own[-len(Scales._fields) - 1 :], *TENSORS,
     }  # fmt: skip
-    told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, Extras))
+    told = "\n".join(str(inspect.getdoc(each)) for each in (Kernel.__call__, Scales, CallArgs))
     for argument in declared:
         (entry,) = re.findall(rf"^ *(?:\w+, )?{argument['name']}(?:, \w+)?: (.*)", told, re.M)
-        if argument["shape"] != "()":  # of sizes that only its own check knows
+        if argument["shape"] != "()":  # only its own check knows the sizes
             assert entry.replace(",)", ")").startswith(argument["shape"]), argument
         if argument["element"] in ("float32", "int32", "int64"):
             assert f", {argument['element']}" in entry, argument
@@ -225,7 +226,7 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
 
 
 def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
-    """Of the emulator's four multiprocessors, and of both families' ways to count blocks."""
+    """The emulator has four SMs, and the two families count thread blocks differently."""
     del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
     mma, wgmma = (plan_of(real, BUILT[i]) for i in (0, 4))

@@ -29,14 +29,14 @@ from support.paths import CSRC
 from support.sm80_kernels import BASE
 
 EMULATOR = Target.emulator()
-VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+ragged", "softcap+alibi")))
+VARIANTS = tuple(map(Variant.from_name, ("full", "causal", "causal+varlen", "softcap+alibi")))
 
 
 def drawn(rng: random.Random) -> list[KernelId]:
-    """Returns kernels of each class and variant, whose configurations may be alike in much."""
+    """Returns random kernels of each class and variant, some of which are similar."""
     known = [
         *(get_kernel_configs("all") + get_kernel_configs("sm90")),
-        *(BACKWARD.rule_configs() + DECODE.rule_configs()),
+        *(BACKWARD.heuristic_configs() + DECODE.heuristic_configs()),
     ]
     by_kind = {kind: [c for c in known if type(c) is kind] for kind in CONFIG_CLASSES}
     return [
@@ -53,7 +53,7 @@ def changed(value: Any) -> Any:
 
 
 def neighbours(instance: KernelId) -> Iterator[tuple[str, KernelId]]:
-    """Returns the configurations that differ in one field, by the field's name."""
+    """Yields the kernels that differ in one field, with the field's name."""
     for part in ("config", "variant"):
         whole: KernelConfig | Variant = getattr(instance, part)
         for field in fields(whole):
@@ -81,7 +81,7 @@ def without_kernels(instances: Sequence[KernelId]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Returns a cache of this module's own: null kernels have the names of true ones."""
+    """Yields a cache for this module alone, since null kernels have the names of real ones."""
     root = kernel_free_cache(tmp_path_factory.mktemp("cache")).root
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLASHSMITH_CACHE_DIR", str(root))
@@ -141,7 +141,7 @@ def test_what_is_no_configuration_is_refused(
 
 
 def without_entry(instances: Sequence[KernelId]) -> dict[str, str]:
-    """Generates as codegen does, without the first kernel's entry in ``forward_kernels``."""
+    """Generates as codegen does, without the first kernel's line in ``forward_kernels``."""
     texts = codegen.generate(instances)
     line = rf"    \{{[^\n]*\n     kernels::{instances[0].slug}\(\)\}},\n"
     texts[codegen.MAP_HEADER], removed = re.subn(line, "", texts[codegen.MAP_HEADER])
@@ -171,7 +171,7 @@ def test_a_call_of_what_the_map_lacks_names_the_generator(
 def test_newer_libraries_are_asked_first_then_the_others(
     loaded: kernels._Loaded, held: list[KernelId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is built on demand is in a library, and a map, of its own."""
+    """A kernel that is built on demand has a library, and a map, of its own."""
     sources = SourceTree(CSRC, without_kernels)
     newer = KernelId(replace(BASE, dtype=DType.BF16), VARIANTS[1])
     assert newer not in held

@@ -1,4 +1,4 @@
-"""What a build that a call waits for says on stderr."""
+"""The messages on stderr of a build that a call waits for."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_units_that_are_finished_several_at_a_time_have_lines(
 def test_on_a_terminal_there_is_a_bar(
     capsys: pytest.CaptureFixture[str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bar goes when the build is done."""
+    """The bar is erased when the build is done."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     with announce_build(KernelId(BASE)) as progress:

@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 
 
 def test_zeros_that_threads_share_are_of_plans_of_one_launch() -> None:
-    """``attention`` remembers a queue with the call, for whichever thread makes it again on that
-    stream: nothing may come between two launches that need it."""
+    """``attention`` keeps a queue with the call, for whichever thread repeats it on that stream, so
+    that no launch may come between two launches that need it."""
     queued = [cfg for cfg in SOME if cfg.dynamic_queue]
     assert queued
     for kernel in find_kernels([KernelId(cfg) for cfg in queued], Target.emulator()):
@@ -42,7 +42,7 @@ def test_threads_that_call_everything_at_once_do_not_meet() -> None:
 
 
 class SharedScratch(Scratch):
-    """The same for all threads."""
+    """Scratch memory that all threads share."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         super().__init__(plan, device)
@@ -56,7 +56,7 @@ class SharedScratch(Scratch):
 
 
 def test_sums_that_threads_share_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a plan of two launches; else the test above could not fail."""
+    """The plan has two launches; otherwise the test above could not fail."""
     make = Maker(CPU)
     works = [make.decode("", 1, 66, (4, 1), 128, splits=64, queries=4) for _ in range(2)]
     monkeypatch.setattr("support.stress.works_on", lambda _: works)

@@ -1,4 +1,4 @@
-"""A call is measured if it is asked for."""
+"""A call is timed on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that cannot be loaded here: others serve, or one is built anew, once."""
+"""Libraries that cannot be loaded here: another library serves, or one is rebuilt, once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from flashsmith.runtime import kernels
 from support.tiny_build import EMULATOR, INSTANCES
 from support.workshop import KERNEL_FILES, Workshop
 
-# What links, and the loader refuses: another library than any machine has.
+# The result links, but the loader refuses it, because it needs a library that no machine has.
 _UNLOADABLE = 'case " $* " in *" -shared "*) set -- "$@" -Wl,--no-as-needed {};; esac'
 
 
 class Module:
-    """A loaded library of the tiny tree, as tvm-ffi shows one of kernels."""
+    """A loaded library of the tiny source tree, as tvm-ffi shows a library of kernels."""
 
     def __init__(self, path: str) -> None:
         ctypes.CDLL(str(find_tvm_ffi().library / "libtvm_ffi.so"))
@@ -66,7 +66,7 @@ def load(count: int = 1) -> Library | None:
 
 
 def make_unloadable(workshop: Workshop) -> str:
-    """Has the compiler link what nobody can load; returns the honest compiler."""
+    """Makes the compiler link a library that cannot be loaded; returns the honest compiler."""
     nobody = workshop.root / "libnobody.so"
     honest = workshop.compiler.read_text()
     lie = _UNLOADABLE.format(nobody)
@@ -109,7 +109,7 @@ def test_a_compiler_that_goes_on_lying_is_an_error_of_this_library(world: Worksh
 def test_one_that_can_be_loaded_serves_first(
     world: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest cannot be; it may be another machine's, and stays."""
+    """The newest library cannot be loaded; it may belong to another machine, so that it stays."""
     older = load(2)
     assert older is not None
     make_unloadable(world)

@@ -1,5 +1,5 @@
-"""Workspaces: zeros are kept, one a thread and stream; captured launches and larger ones have their
-own."""
+"""Workspaces: zeros are kept, one for each thread and stream; captured launches and larger
+workspaces are separate."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class FakeStream(NamedTuple):
 
 
 class FakeCuda:
-    """Two GPUs, each with a current stream; zeros in CPU memory stand for theirs."""
+    """Two fake GPUs, each with a current stream; zeros in CPU memory stand for theirs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.streams, self.capturing = 0, [7, 8], {7: False, 8: False, 9: False}
-        self.in_use: list[tuple[int, int]] = []  # a stream that is named, and the thread
+        self.in_use: list[tuple[int, int]] = []  # named streams, with the thread
         self.waited_for: list[int] = []  # streams
         for name in ("zeros", "empty"):
             make = getattr(torch, name)
@@ -96,7 +96,7 @@ def test_no_bytes_are_no_tensor() -> None:
 
 
 def test_cpu_launches_share_nothing() -> None:
-    """A launch that the emulator stopped may have left its own dirty."""
+    """A launch that the emulator stopped may have left its own workspace dirty."""
     first, second = workspace_for(QUEUE, CPU), workspace_for(QUEUE, CPU)
     assert first is not None and second is not None
     assert first.data_ptr() != second.data_ptr()
@@ -123,8 +123,8 @@ def addresses(memory: Iterable[torch.Tensor | None]) -> set[int]:
 
 
 def test_threads_do_not_share_what_is_kept_of_a_stream(cuda: FakeCuda) -> None:
-    """The launches of two threads on one stream may take turns within a call of two launches: one
-    thread's sums would be overwritten before its own merge has read them."""
+    """A call may have two launches, and another thread's launches may come in between: they would
+    overwrite the partial results before they are combined."""
     gpu, plan = torch.device("cuda", 0), replace(SPLITS, workspace_bytes=4096)
     scratch = Scratch(plan, gpu)
     mine = [at(), *scratch(), counters(gpu)]
@@ -141,7 +141,7 @@ def test_eight_threads_at_once_have_each_their_own(cuda: FakeCuda) -> None:
     def own(_: int) -> set[int]:
         together.wait()
         found = [addresses(scratch()) for _ in range(100)]
-        together.wait()  # none of them ends before, whose memory another would be given
+        together.wait()  # none ends earlier, since its memory would go to another thread
         assert all(each == found[0] for each in found)
         return found[0]
 
@@ -151,7 +151,7 @@ def test_eight_threads_at_once_have_each_their_own(cuda: FakeCuda) -> None:
 
 
 def test_what_a_thread_has_kept_goes_when_it_ends(cuda: FakeCuda) -> None:
-    """To torch's allocator, which gives it to the same stream alone."""
+    """The memory returns to torch's allocator, which gives it to the same stream alone."""
     gpu, scratch = torch.device("cuda", 0), Scratch(SPLITS, torch.device("cuda", 0))
 
     def kept() -> list[StorageWeakRef]:
@@ -164,7 +164,7 @@ def test_what_a_thread_has_kept_goes_when_it_ends(cuda: FakeCuda) -> None:
 
 
 def test_coroutines_of_a_thread_share_what_it_keeps(cuda: FakeCuda) -> None:
-    """No call gives way to another half way."""
+    """No call yields to another in the middle."""
     scratch = Scratch(SPLITS, torch.device("cuda", 0))
 
     async def call() -> set[int]:
@@ -179,7 +179,8 @@ def test_coroutines_of_a_thread_share_what_it_keeps(cuda: FakeCuda) -> None:
 
 
 def test_what_is_kept_is_not_of_memory_that_this_thread_allocates_from(cuda: FakeCuda) -> None:
-    """Which may be that of a graph that is tried out; but it is of this thread's stream."""
+    """This thread may allocate from a graph's pool during its warm-up; the stream is this
+    thread's."""
     cuda.streams[1] = 9
     at(1)
     ((stream, thread),) = cuda.in_use
@@ -194,7 +195,7 @@ def counters(device: torch.device) -> torch.Tensor:
 
 
 def test_counters_of_a_stream_outlive_a_capture_that_has_its_own(cuda: FakeCuda) -> None:
-    """Whatever becomes of a capture, nobody else has counted in its memory."""
+    """The counters of an aborted capture are not reused by anything else."""
     gpu = torch.device("cuda", 0)
     eager = counters(gpu)
     assert counters(gpu) is eager
@@ -208,7 +209,7 @@ def test_counters_of_a_stream_outlive_a_capture_that_has_its_own(cuda: FakeCuda)
 
 
 def test_a_capture_counts_in_zeros_that_were_set_aside(cuda: FakeCuda) -> None:
-    """A graph that makes its zeros has a launch more at every replay."""
+    """A graph that fills its zeros has one launch more at every replay."""
     gpu = torch.device("cuda", 0)
     counters(gpu)
     assert cuda.waited_for == [7]  # graphs begin on other streams
@@ -236,7 +237,7 @@ def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCud
     counters_for(plan, gpu)
     assert len(cuda.waited_for) == 2
     aside = workspace._aside[gpu]
-    chunks = workspace._MOST_ASIDE_BYTES // workspace._ASIDE_BYTES
+    chunks = workspace._MAX_ASIDE_BYTES // workspace._ASIDE_BYTES
     for _ in range(2 * chunks):
         aside.take(workspace._ASIDE_BYTES)
         aside.refill(gpu)
@@ -244,7 +245,7 @@ def test_what_is_set_aside_ends_and_comes_again_with_the_next_size(cuda: FakeCud
 
 
 def test_what_graphs_count_in_outlives_the_call_and_the_next_chunk(cuda: FakeCuda) -> None:
-    """A graph holds no tensor: what it counts in must not become somebody else's."""
+    """A graph holds no tensor, so its counters must not be given to another call."""
     gpu = torch.device("cuda", 0)
     counters(gpu)
     cuda.capturing[7] = True
@@ -273,7 +274,7 @@ def test_two_captures_at_once_are_given_other_pieces(cuda: FakeCuda) -> None:
 
 
 def test_counters_on_a_cpu_are_each_calls_own() -> None:
-    """A launch that the emulator stopped may have left its own dirty."""
+    """A launch that the emulator stopped may have left its own counters dirty."""
     first, second = counters(CPU), counters(CPU)
     assert first.data_ptr() != second.data_ptr()
     assert not first.any()
@@ -307,7 +308,7 @@ def test_the_scratch_of_a_stream_is_kept_up_to_a_size_and_its_parts_are_two(cuda
     found = scratch()
     assert all(t is not None and t.nbytes >= 4096 for t in found)
     assert found[0] is not found[1]
-    for again in (scratch(), Scratch(plan, gpu)()):  # plans share what they need alike
+    for again in (scratch(), Scratch(plan, gpu)()):  # plans with equal needs share
         assert all(a is b for a, b in zip(again, found, strict=True))
     cuda.capturing[7] = True
     captured = scratch()
@@ -324,7 +325,7 @@ def test_the_scratch_of_a_stream_is_kept_up_to_a_size_and_its_parts_are_two(cuda
 
 
 def test_what_is_more_than_zeros_is_each_calls_own(cuda: FakeCuda) -> None:
-    """Memory of the problem's size is not kept: the next call may want gigabytes elsewhere."""
+    """Memory of the problem's size is not kept: the next call may need gigabytes elsewhere."""
     plan = Plan((), workspace_bytes=1024, zeroed_bytes=8)
     first, second = at(plan=plan), at(plan=plan)
     assert first.data_ptr() != second.data_ptr()

@@ -1,4 +1,4 @@
-"""Folders with tables of the tests alone."""
+"""Folders with tuned tables that belong to the tests alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from support.tables import (
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a table for the H200 that has entries of every dtype, mask and
-    length."""
+    """Returns a folder with a table for the H200 that covers every dtype, mask and length."""
     folder = tmp_path_factory.mktemp("shipped")
     sm90 = get_sm90_autotuning_kernel_configs(d_heads=(64, 128))
     firsts = {(cfg.dtype, cfg.d_head): cfg for cfg in reversed(sm90)}
@@ -47,7 +46,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the user's tables, which is empty at first."""
+    """Yields the folder of the user's tables, which is empty at first."""
     monkeypatch.setenv("FLASHSMITH_TUNED", str(tmp_path))
     forget_tables()
     yield tmp_path
@@ -56,7 +55,7 @@ def own_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.fixture
 def tuned(own_tables: Path, monkeypatch: pytest.MonkeyPatch, shipped: Path) -> Path:
-    """``own_tables``, beside the tests' own shipped table."""
+    """Returns ``own_tables``, with the tests' own table in place of the shipped one."""
     monkeypatch.setattr(tables, "_SHIPPED", shipped)
     forget_tables()
     return own_tables

@@ -34,7 +34,7 @@ from flashsmith.selection import standby
 begun = threading.Event()
 standby.build_apart = lambda *_: (begun.set(), threading.Event().wait())
 config = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1+tma_store")
-standby._builds.order(standby._Wanted(KernelId(config), Target.emulator()), config)
+standby._builds.order(standby._BuildKey(KernelId(config), Target.emulator()), config)
 assert begun.wait(60)
 """
 
@@ -51,7 +51,7 @@ from flashsmith.jit import Target
 from flashsmith.selection import standby
 
 config = parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1+tma_store")
-standby._builds.order(standby._Wanted(KernelId(config), Target.emulator()), config)
+standby._builds.order(standby._BuildKey(KernelId(config), Target.emulator()), config)
 while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
@@ -73,7 +73,7 @@ def test_compilers_in_the_background_end_with_the_program(tmp_path: Path) -> Non
 def test_attention_switches_to_the_kernel_that_was_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A build on the emulator, by the real compiler, prints nothing."""
+    """A build on the emulator by the real compiler prints nothing."""
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv(settings.CACHE_DIR.name, str(cache.root))
     monkeypatch.setenv(settings.BACKGROUND_BUILD.name, "on")
@@ -89,7 +89,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     of_calls = [launch._choices.clear, lambda: launch_cache.forget()]
     monkeypatch.setattr(choose, "_of_calls", of_calls)
     of_lengths = (Workload.square(DType.FP16, 96, length) for length in (128, 64))
-    chosen, other = map(SM80_FORWARD.rule, of_lengths)
+    chosen, other = map(SM80_FORWARD.heuristic, of_lengths)
     assert chosen != other
     build_library([KernelId(other)], Target.emulator())
     q = torch.randn(1, 128, 1, 96).half()
@@ -97,7 +97,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     def in_use() -> Any:
         attention(q, q.clone(), q.clone())
         calls = list(launch._choices.values())
-        return calls[0].config if calls else None  # they are forgotten at any time
+        return calls[0].config if calls else None  # they may be forgotten at any time
 
     first = attention(q, q.clone(), q.clone())
     assert in_use() == other

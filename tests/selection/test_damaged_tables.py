@@ -1,4 +1,4 @@
-"""Tables with numbers that no measurement gives, and files that are no tables."""
+"""Tables with numbers that no measurement gives, and files that are not tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.workloads import square
 
 ODD_MEASURES = ("nan", "-1", "0", "0.0", "-0.0", "inf", "-inf", "1e999", "x", "1,5", "")
 ODD_COUNTS = ("-5", "nan", "1.5", "x", "")
-MEASURES = ("ms", "ms_p20", "ms_p80", "tflops", "rule_ratio")
+MEASURES = ("ms", "ms_p20", "ms_p80", "tflops", "heuristic_ratio")
 OF_DECODE = DecodeWorkload(DType.BF16, 128, rows=16)
 
 pytestmark = pytest.mark.usefixtures("own_tables")
@@ -52,7 +52,7 @@ def write_table() -> Path:
 def write_decode_table(path: Path) -> None:
     config = DECODE.candidates(OF_DECODE, "sm_90a")[2]
     row = Measured(config, 0.0125, 0.012, 0.013)
-    entry = Entry(OF_DECODE, tried=12, excluded={}, rule_ratio=1.25, ranked=(row,))
+    entry = Entry(OF_DECODE, tried=12, excluded={}, heuristic_ratio=1.25, ranked=(row,))
     Table.of(DECODE, STAMP, [entry]).write(path)
 
 
@@ -64,8 +64,8 @@ def write_decode_table(path: Path) -> None:
     ],
 )
 def test_a_number_that_no_measurement_gives_is_refused(column: str, value: str) -> None:
-    if (column, value) == ("rule_ratio", ""):
-        return  # the rule's choice was wrong, or none was measured
+    if (column, value) == ("heuristic_ratio", ""):
+        return  # the heuristic's choice was wrong, or not measured
     path = write_table()
     Table.read(path)
     with_value(path, column, value)
@@ -77,7 +77,7 @@ def test_a_number_that_no_measurement_gives_is_refused(column: str, value: str) 
     ("column", "value"),
     [
         *(("ms", value) for value in ("nan", "-1", "0", "inf")),
-        *(("rule_ratio", value) for value in ("nan", "-1", "0", "inf")),
+        *(("heuristic_ratio", value) for value in ("nan", "-1", "0", "inf")),
         *((name, "-5") for name in ("tried",)),
     ],
 )
@@ -101,8 +101,8 @@ def test_a_count_may_be_none() -> None:
 
 
 @pytest.mark.parametrize("cell", ["\0", "x" * 200_000, '"', "\xff"])
-def test_what_is_no_csv_is_refused_and_the_rule_serves(cell: str) -> None:
-    """In whatever cell; attention goes on."""
+def test_what_is_no_csv_is_refused_and_the_heuristic_serves(cell: str) -> None:
+    """The bad text may be in any cell; attention goes on."""
     path = write_table()
     text = path.read_text()
     for at in (text.index("gpu"), text.index("dtype"), text.index("async"), len(text) - 2):
@@ -124,7 +124,7 @@ def test_a_damaged_table_of_decode_is_passed_over(own_tables: Path) -> None:
 
 
 def test_whatever_is_damaged_it_is_read_or_refused() -> None:
-    """What was read can be ranked and shown."""
+    """A table that was read can be ranked and printed."""
     rng, path = random.Random(7), write_table()
     text = path.read_text()
     for _ in range(150):

@@ -80,7 +80,7 @@ def test_a_gpu_that_is_unknown_or_too_old_is_refused(gpu: str, message: str) -> 
 
 
 def test_each_of_a_few_shapes_has_its_reason() -> None:
-    """Both dtypes, as README's own line asks."""
+    """Both dtypes are explained, as in README's own line."""
     shape = ("--seq-len", 4096, "--d-head", 128, "--mask", "causal", "--gpu", "h200")
     text = re.sub(" +", " ", explain(*shape).stdout)
     assert len(re.findall("^because shipped table", text, re.MULTILINE)) == 2
@@ -102,12 +102,13 @@ def test_heads_stand_in_place_of_hidden() -> None:
 
 
 def explain_from(ranked: Sequence[ForwardKernelConfig], seq_len: int) -> dict[str, Any]:
-    """From a table of a GPU that none is shipped for, in which each takes 1 ms longer."""
+    """Returns the explanation from a table of an A100, for which none is shipped; each kernel is 1
+    ms slower than the one before."""
     gpu = "NVIDIA A100-SXM4-80GB"
     rows = [Measured(cfg, ms, ms - 0.1, ms + 0.1, 100 / ms) for ms, cfg in enumerate(ranked, 1)]
     entry = Entry(
         square(DType.FP16, 128, "full", 4, 16, 1024),
-        tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(rows),
+        tried=40, excluded={}, heuristic_ratio=1.5, ranked=tuple(rows),
     )  # fmt: skip
     stamp = {"gpu": gpu, "driver_version": "1", "date": "d", **kernel_source_stamp()}
     Table.of(FORWARD, stamp, [entry]).write(user_table_path(gpu))
@@ -144,7 +145,7 @@ def test_this_gpu_need_not_be_in_the_list(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_model_has_an_architecture() -> None:
-    """None is hidden by another that comes first."""
+    """No model is hidden by another that precedes it."""
     for model in GPU_MODELS:
         gpu = get_gpu_architecture(f"NVIDIA {model}")
         assert gpu == get_gpu_architecture(model.lower().replace(" ", "-"))

@@ -1,4 +1,4 @@
-"""What is said of where a configuration comes from."""
+"""The reasons that are printed for a configuration."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def test_a_table_is_named_where_a_configuration_comes_from_one() -> None:
     entry: Any = SimpleNamespace(workload=None)
     choice = Choice(BASE, (), source, entry)
     assert choice.reason == "your table /t.csv, float16 d 64, 4k keys"
-    assert replace(choice, source=None).reason.startswith("the rule: ")
-    assert replace(choice, entry=None).reason.startswith("the rule: ")
+    assert replace(choice, source=None).reason.startswith("the heuristic: ")
+    assert replace(choice, entry=None).reason.startswith("the heuristic: ")

@@ -1,4 +1,4 @@
-"""Which configuration is chosen when the caller names none, from which table, and what is said."""
+"""The configuration that is chosen when the caller names none, its table, and the messages."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_users_table_comes_before_the_shipped_one() -> None:
     own = chosen()
     assert (own.config, own.source.title, own.source.path) == (LARGE, "your table", path)
     assert own.config != shipped.config
-    assert chosen(seq_len=2048).source.title == "shipped table"  # an entry that the user has not
+    assert chosen(seq_len=2048).source.title == "shipped table"  # the user's table lacks this row
 
 
-def test_without_a_table_the_rule_decides() -> None:
+def test_without_a_table_the_heuristic_decides() -> None:
     choice = chosen(gpu=A100)
     assert choice.source is None
-    assert choice.config == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
+    assert choice.config == SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 1024))
     assert "shipped table: there is none" in choice.passed_over[1]
 
 
@@ -81,8 +81,8 @@ def test_a_grid_that_fills_the_gpu_otherwise_has_an_entry_of_its_own() -> None:
     assert [choose(each, H200).config for each in (full.workload, few.workload)] == [LARGE, SMALL]
 
 
-def test_the_rule_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
-    """An entry of a full GPU has tiles of 192 rows; a quarter of the GPU has none here."""
+def test_the_heuristic_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
+    """The table's tiles have 192 rows at full fill; it has no row for a quarter of the GPU."""
     space = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
     tall = next(config for config in space if config.B_r == 192)
     entry = make_entry([tall])
@@ -91,7 +91,7 @@ def test_the_rule_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
     assert choose(many, H200).config == tall
     rather = choose(few, H200)
     assert rather.source is None and rather.config.B_r < 192
-    assert "measured on a fuller GPU; the rule's tiles save" in rather.passed_over[-1]
+    assert "measured on a fuller GPU; the heuristic's tiles save" in rather.passed_over[-1]
     write_user_table(entry, replace(entry, workload=few))
     assert choose(few, H200).config == tall
 
@@ -99,8 +99,8 @@ def test_the_rule_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
 def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before an entry of the other dtype for just this fill."""
-    monkeypatch.setattr(operation, "_RATHER", 0.0)
+    """The nearest fill comes before a row of the other dtype for exactly this fill."""
+    monkeypatch.setattr(operation, "_MAX_COST_RATIO", 0.0)
     full, few = make_entry([LARGE]), make_entry([SM90_BF16])
     few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
     write_user_table(full, few, gpu=A100)
@@ -113,8 +113,8 @@ def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
         "--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16", "--mask", "full",
         "--batch", 1, "--heads", 16,
     )  # fmt: skip
-    assert "257 to 512 rows a multiprocessor; the nearest that was measured to lengths" in text
-    assert "measured to lengths 513 to 1024, 129 to 256 rows a multiprocessor" in text
+    assert "257 to 512 rows an SM; the nearest that was measured to lengths" in text
+    assert "measured to lengths 513 to 1024, 129 to 256 rows an SM" in text
 
 
 def test_the_shipped_entry_of_the_same_fill_comes_before_the_users_of_another() -> None:
@@ -142,7 +142,7 @@ def test_kernels_outside_the_portfolio_serve_nothing() -> None:
 def test_an_entry_of_families_that_do_not_run_there_is_passed_over() -> None:
     write_user_table(make_entry([SM90]), gpu=A100)
     choice = chosen(gpu=A100)
-    assert choice.config == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
+    assert choice.config == SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 1024))
     assert f"none of its kernels serves: the sm90 family does not run on {A100}" in " ".join(
         choice.passed_over
     )
@@ -151,7 +151,7 @@ def test_an_entry_of_families_that_do_not_run_there_is_passed_over() -> None:
 def test_another_dtype_lends_its_tiles_after_both_tables_failed() -> None:
     write_user_table(make_entry([SMALL]), gpu=A100)  # no table is shipped for it
     assert chosen(dtype=DType.BF16, gpu=A100).config == replace(SMALL, dtype=DType.BF16)
-    # Where the shipped table has the dtype, the user's of another dtype lends nothing.
+    # If the shipped table has the dtype, the user's table of another dtype is not used.
     write_user_table(make_entry([SMALL]))
     assert chosen(dtype=DType.BF16).source.title == "shipped table"
 
@@ -211,7 +211,9 @@ def test_table_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     entry = make_entry([LARGE, SMALL], 4096, "causal")
     rest = replace(entry.ranked[0], in_portfolio=False, ms_back_to_back=0.123456789)
     excluded = {"(FP16, 128, 64, 64, 4): async": "wrong: 1, 2", "b": "x"}
-    other = replace(entry, excluded=excluded, rule_ratio=None, ranked=(rest, *entry.ranked[1:]))
+    other = replace(
+        entry, excluded=excluded, heuristic_ratio=None, ranked=(rest, *entry.ranked[1:])
+    )
     decode = replace(make_entry(), workload=Workload(Problem(DType.FP16, 128, 3, 8, 2, 1, 9000)))
     table = Table.of(FORWARD, STAMP, [make_entry(), other, decode])
     assert len(table.entries) == 3
@@ -240,10 +242,12 @@ def test_gpu_names_are_normalised() -> None:
     assert gpu_slug("NVIDIA GeForce RTX 4090") == "geforce-rtx-4090"
 
 
-def test_cpu_tensors_get_the_rule_and_no_table_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_tensors_get_the_heuristic_and_no_table_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Table, "read", lambda path: pytest.fail("a table was read"))
     q = torch.empty(1, 1024, 1, 128, dtype=torch.float16)
-    assert select_config(q) == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
+    assert select_config(q) == SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 1024))
 
 
 def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,9 +256,9 @@ def test_gpu_tensors_get_the_table_of_their_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: gpus[str(device)][1])
     write_user_table(make_entry([SMALL], mask="causal"))
     q = torch.empty(4, 1024, 32, 128, dtype=torch.float16)
-    rule = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
+    heuristic = SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 1024))
     assert select_config(q, True, torch.device("cuda", 1)) == SMALL
-    assert select_config(q, True, torch.device("cuda", 0)) == rule
+    assert select_config(q, True, torch.device("cuda", 0)) == heuristic
 
 
 def test_attention_selects_for_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Which family serves a call where several can, and what `tune --explain` says of it."""
+"""The family that serves a call where several can, and the output of `tune --explain`."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def test_k_of_another_shape_is_served_by_the_same_tables() -> None:
     (small,) = SM80_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
     assert (
         choose_for(FORWARD, Workload(problem), A100).config == small
-    )  # by rule: 64 tiles of 128 rows
+    )  # by heuristic: 64 tiles of 128 rows
 
 
 @pytest.mark.parametrize("d_head", [96, 192, 256])
-def test_sm90_rule_takes_every_d_head(d_head: int) -> None:
-    rule = SM90_FORWARD.rule(Workload.square(DType.BF16, d_head, 1000))
+def test_sm90_heuristic_takes_every_d_head(d_head: int) -> None:
+    heuristic = SM90_FORWARD.heuristic(Workload.square(DType.BF16, d_head, 1000))
     choice = chosen(seq_len=1000, dtype=DType.BF16, d_head=d_head, gpu=H100)  # it has no table
-    assert (choice.config, choice.source) == (rule, None)
-    assert isinstance(rule, Sm90ForwardKernelConfig) and not rule.problems()
+    assert (choice.config, choice.source) == (heuristic, None)
+    assert isinstance(heuristic, Sm90ForwardKernelConfig) and not heuristic.problems()
 
 
 def test_every_gpu_takes_every_d_head_and_length() -> None:
@@ -106,7 +106,7 @@ def test_cpu_tensors_get_the_plainest_family(d_head: int, k_shape: tuple[int, ..
     k = None if k_shape is None else torch.empty(*k_shape[:3], d_head, dtype=torch.float16)
     length = (q if k is None else k).shape[1]
     config = select_config(q, k=k)
-    assert config == SM80_FORWARD.rule(Workload.square(DType.FP16, d_head, length))
+    assert config == SM80_FORWARD.heuristic(Workload.square(DType.FP16, d_head, length))
 
 
 def test_length_of_the_keys_chooses_the_bucket() -> None:
@@ -115,7 +115,7 @@ def test_length_of_the_keys_chooses_the_bucket() -> None:
     problem = Problem.of_shapes(DType.FP16, q.shape, k.shape)
     assert choose_for(FORWARD, Workload(problem), H200).config == SM90
     on_cpu = choose_for(FORWARD, Workload(problem), None).config
-    assert on_cpu == SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    assert on_cpu == SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_sm90_by_name(gpu: str, expected: bool | None) -> None:
 
 
 def test_explain_says_which_entry_and_what_was_measured() -> None:
-    rule = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 1024))
+    heuristic = SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 1024))
     path = write_user_table(make_entry([SM90, SMALL]), gpu=A100)
     shape = ("--gpu", A100, "--seq-len", 1000, "--d-head", 128, "--mask", "full")
     text = explained(*shape, "--dtype", "fp16")
@@ -155,14 +155,14 @@ def test_explain_says_which_entry_and_what_was_measured() -> None:
     assert (
         "2 ms; in turn 20th to 80th percentile 1.9 to 2.1 ms and 50.0 TFLOP/s, at 4 x 16 x" in text
     )
-    write_user_table(make_entry([LARGE, SMALL, rule]), gpu=A100)
+    write_user_table(make_entry([LARGE, SMALL, heuristic]), gpu=A100)
     text = explained("--gpu", A100, "--seq-len", 1024, "--d-head", 128, "--dtype", "fp16",
                      "--mask", "full")  # fmt: skip
-    rows = "above 512 rows a multiprocessor"
+    rows = "above 512 rows an SM"
     assert f"the fastest of 40, for lengths 513 to 1024, {rows}" in text
     assert "the nearest that was measured" not in text
     assert f"next best {SMALL}: 2 ms, 100.0 % slower" in text
-    assert f"the rule would choose {rule}: 3 ms, 200.0 %" in text
+    assert f"the heuristic would choose {heuristic}: 3 ms, 200.0 %" in text
 
 
 def test_explain_compares_both_regimes_where_the_table_has_them() -> None:
@@ -175,19 +175,21 @@ def test_explain_compares_both_regimes_where_the_table_has_them() -> None:
     assert f"next best {SMALL}: 2 ms, back to back 2 ms, 41.4 % slower" in text
 
 
-def test_explain_says_when_tiles_are_of_another_dtype_or_the_rule_decides() -> None:
+def test_explain_says_when_tiles_are_of_another_dtype_or_the_heuristic_decides() -> None:
     shape = ("--seq-len", 4096, "--d-head", 128, "--dtype", "bf16", "--mask", "causal")
     write_user_table(make_entry([SMALL], 4096, "causal"), gpu=A100)  # none is shipped for it
     text = explained("--gpu", A100, *shape)
     assert "measured for FP16, BF16 takes the same tiles" in text
     text = explained("--gpu", "NVIDIA A30", *shape)
-    assert "because the rule: one configuration for each d_head, and one of half the rows" in text
+    assert (
+        "because the heuristic: one configuration for each d_head, and one of half the rows" in text
+    )
     assert "passed over your table: there is none" in text
     assert "measured" not in text
 
 
 def test_explain_lists_many_shapes_and_speaks_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "_RATHER", 0.0)
+    monkeypatch.setattr(operation, "_MAX_COST_RATIO", 0.0)
     shapes = ("--gpu", H200, "--seq-len", "1024,4096", "--dtype", "fp16", "--d-head", 128)
     table = explained(*shapes)
     assert table.count("shipped table") == 4

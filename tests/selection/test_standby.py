@@ -1,4 +1,4 @@
-"""A kernel that exists serves while the chosen one is being built in the background."""
+"""A kernel that exists serves while the chosen one is built in the background."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from support.waiting import PATIENCE, wait_for
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 EMULATOR = Target.emulator()
 CHOSEN, OTHER = (
-    SM80_FORWARD.rule(Workload.square(DType.FP16, 128, length)) for length in (4096, 64)
+    SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, length)) for length in (4096, 64)
 )
 VARIANTS = FULL, CAUSAL, Variant(softcap=True), Variant(causal=True, softcap=True)
 
 
 @dataclass
 class World:
-    """What is built and loaded, and a builder that waits until it may go on."""
+    """The kernels that are built and loaded, and a builder that waits for permission to go on."""
 
     built: set[KernelId] = field(default_factory=set)
     loaded: set[KernelId] = field(default_factory=set)
     orders: list[KernelId] = field(default_factory=list)
-    looks: list[str] = field(default_factory=list)  # for what is built
+    looks: list[str] = field(default_factory=list)  # at what is built
     may_build: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     forgotten: threading.Event = field(default_factory=threading.Event)
     builders: int = 1
@@ -59,7 +59,7 @@ class World:
 
     def build(self, instance: KernelId, target: Target) -> None:
         self.orders.append(instance)
-        assert self.may_build.acquire(timeout=3 * PATIENCE)  # the test fails before
+        assert self.may_build.acquire(timeout=3 * PATIENCE)  # the test fails earlier
         if self.error:
             raise self.error
         self.built.add(instance)
@@ -149,8 +149,8 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
 
 
 def test_a_family_without_such_kernels_stands_in_for_none(world: World, on_h200: None) -> None:
-    """Whatever has been built of it."""
-    chosen = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    """Kernels of such a family never stand in, whichever have been built."""
+    chosen = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     world.built |= {KernelId(CHOSEN, PAGED)}
     assert at_hand(chosen, PAGED, CUDA) == chosen and world.orders == []
 
@@ -164,7 +164,7 @@ def test_what_was_asked_for_last_is_built_first(world: World) -> None:
         assert at_hand(CHOSEN, variant, CPU) == OTHER
     world.go_on()
     wait_for(lambda: standby._builds._builders == 0)
-    built = [first, second, fourth, third]  # the first was being built when it was asked for again
+    built = [first, second, fourth, third]  # the first was being built when it was requested again
     assert world.orders == [KernelId(CHOSEN, variant) for variant in built]
 
 
@@ -228,7 +228,7 @@ def test_calls_look_for_nothing_while_a_kernel_is_built(world: World) -> None:
 def test_what_failed_is_looked_for_again_once_in_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may have built it."""
+    """Another process may have built the kernel by then."""
     world.built.add(KernelId(OTHER))
     world.error = BuildError("no space left")
     world.go_on()
@@ -251,7 +251,7 @@ def test_what_failed_is_looked_for_again_once_in_a_while(
 
 
 def test_after_a_fork_the_child_builds_for_itself(world: World) -> None:
-    """Its parent is building; what it had ordered, and its calls, are not the child's."""
+    """The builds and the remembered calls of the parent are not the child's."""
     world.built.add(KernelId(OTHER))
     assert at_hand(CHOSEN, FULL, CPU) == OTHER
     wait_for(lambda: bool(world.orders))
@@ -301,9 +301,9 @@ def test_a_build_that_fails_is_told_and_not_repeated(
     [
         KernelId(OTHER, CAUSAL),
         KernelId(OTHER.for_dtype(DType.BF16)),
-        KernelId(SM80_FORWARD.rule(Workload.square(DType.FP16, 64, 64))),
+        KernelId(SM80_FORWARD.heuristic(Workload.square(DType.FP16, 64, 64))),
         KernelId(get_kernel_progression_configs()[0]),  # right, but never chosen
-        KernelId(get_autotuning_kernel_configs([DType.FP16])[3]),  # nobody knows whether it is
+        KernelId(get_autotuning_kernel_configs([DType.FP16])[3]),  # not known to be right
     ],
     ids=str,
 )
@@ -326,10 +326,10 @@ def test_kernels_of_a_table_stand_in_on_its_gpu(world: World) -> None:
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @pytest.mark.usefixtures("on_h200")
 def test_the_kernel_most_like_the_chosen_one_stands_in(world: World, gone: int) -> None:
-    usual = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    usual = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     (small,) = SM90_FORWARD.smaller(Workload.square(DType.FP16, 128, 4096))
     chosen = replace(usual, heads_per_group=64)
-    there = [usual, small, OTHER][gone:]  # the most like it first
+    there = [usual, small, OTHER][gone:]  # the most similar one first
     world.built |= {KernelId(config) for config in there}
     assert at_hand(chosen, FULL, CUDA) == there[0]
 
@@ -340,7 +340,7 @@ def test_a_capture_loads_nothing(world: World, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(standby, "_forget_calls_later", lambda: later.append(True))
     world.built |= {KernelId(CHOSEN), KernelId(OTHER)}
-    assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN  # nothing is loaded that could stand in
+    assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN  # nothing loaded could stand in
     world.loaded.add(KernelId(OTHER))
     assert at_hand(CHOSEN, FULL, CUDA) == OTHER
     assert later == [True] and world.orders == []

@@ -1,4 +1,4 @@
-"""Stamps: which tables may be used here, and what a stamp that says too little is worth."""
+"""Stamps: the tables that may be used here, and stamps that lack a field."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_stamp_that_lacks_a_field_agrees_with_nothing(field: str) -> None:
     lacking = {name: value for name, value in STAMP.items() if name != field}
     (said,) = mismatches(lacking, STAMP)
     assert said.endswith(f": not recorded there, {STAMP[field]} here")
-    assert mismatches(STAMP, lacking) == []  # what is not known here is not compared
+    assert mismatches(STAMP, lacking) == []  # a field that is unknown here is not compared
     (said,) = mismatches(lacking, STAMP | {field: ""})
     assert "not recorded there" in said
 
@@ -82,7 +82,7 @@ def test_only_the_families_in_a_table_have_to_be_the_same(
     forget_tables()
 
 
-# What the package brings.
+# ---- tables in the package ----
 
 
 @SHIPPED
@@ -98,7 +98,7 @@ def test_shipped_table_is_whole(path: Path) -> None:
     for dtype, d_head in kinds:
         for mask in ("full", "causal"):
             for bucket in LENGTH_BUCKETS:
-                workload = square(dtype, d_head, mask, 64, 64, bucket)  # which fills any GPU
+                workload = square(dtype, d_head, mask, 64, 64, bucket)  # it fills any GPU
                 assert table.key_of(workload) in table.entries
 
 
@@ -109,13 +109,13 @@ def test_shipped_table_names_kernels_of_the_tuning_space(path: Path) -> None:
     space = {*get_autotuning_kernel_configs(d_heads=(64, 128))}
     space |= {*get_sm90_autotuning_kernel_configs()} if SM90_FORWARD in families else set()
     for entry in table.entries.values():
-        rule = FORWARD.serving(entry.workload, table.stamp["gpu"]).rule_config
-        assert {row.config for row in entry.ranked} <= space | {rule}
+        heuristic = FORWARD.serving(entry.workload, table.stamp["gpu"]).heuristic_config
+        assert {row.config for row in entry.ranked} <= space | {heuristic}
 
 
 @SHIPPED
 def test_shipped_table_was_measured_on_the_kernels_that_it_comes_with(path: Path) -> None:
-    """Where this fails, kernels have changed: tune anew on that GPU (`flashsmith tune`)."""
+    """If this fails, kernels have changed: tune anew on that GPU (`flashsmith tune`)."""
     table = Table.read(path)
     assert mismatches(table.stamp, table.requirements(table.stamp["gpu"])) == []
 

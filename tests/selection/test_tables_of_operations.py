@@ -1,4 +1,4 @@
-"""Tuned tables of decode and of the backward: what they hold, and when they serve."""
+"""Tuned tables of decode and of the backward: their contents, and when they serve."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SAME_BITS = replace(GRADIENTS, deterministic=True)
 
 def entry(workload: Any, config: KernelConfig, **given: Any) -> Entry[Any, Any]:
     row = Measured(config, 0.0125, 0.012, 0.013, tflops=workload.tflops(0.0125))
-    usual = {"tried": 12, "excluded": {}, "rule_ratio": 1.25, "ranked": (row,)}
+    usual = {"tried": 12, "excluded": {}, "heuristic_ratio": 1.25, "ranked": (row,)}
     return Entry(workload, **usual | given)
 
 
 def other_backward(workload: BackwardWorkload) -> Any:
-    """One that the rule does not choose."""
+    """Returns a configuration that the heuristic does not choose."""
     return next(c for c in BACKWARD.candidates(workload, "sm_90a") if c.family == "sm90")
 
 
@@ -52,7 +52,10 @@ TABLES: dict[str, Table[Any, Any]] = {
     "decode": Table.of(
         DECODE,
         STAMP,
-        [entry(PLAIN, OTHER), entry(BOXED, OTHER_BOXED, rule_ratio=None, excluded={"x": "error"})],
+        [
+            entry(PLAIN, OTHER),
+            entry(BOXED, OTHER_BOXED, heuristic_ratio=None, excluded={"x": "error"}),
+        ],
     ),
     "backward": Table.of(
         BACKWARD, STAMP, [entry(each, other_backward(each)) for each in (GRADIENTS, SAME_BITS)]
@@ -87,12 +90,12 @@ def test_a_table_of_another_operation_is_refused(operation: Operation[Any, Any])
     assert "of " + operation.name in found.passed_over[0]
 
 
-def test_decode_takes_what_was_measured_for_it_and_the_rules_choice_else() -> None:
+def test_decode_takes_what_was_measured_for_it_and_the_heuristics_choice_else() -> None:
     def chosen(workload: DecodeWorkload) -> object:
         return choose_for(DECODE, workload, H200).config
 
-    rule = DECODE.choose_by_rule(PLAIN, (9, 0))
-    assert chosen(PLAIN) == rule != OTHER  # there is no table yet
+    heuristic = DECODE.choose_by_heuristic(PLAIN, (9, 0))
+    assert chosen(PLAIN) == heuristic != OTHER  # there is no table yet
     path = written(DECODE)
     found = choose_for(DECODE, PLAIN, H200)
     assert found.config == OTHER
@@ -107,33 +110,33 @@ def test_decode_takes_what_was_measured_for_it_and_the_rules_choice_else() -> No
         replace(BOXED, in_boxes=False),
         replace(BOXED, rows=65),
     ):
-        assert chosen(unmeasured) == DECODE.choose_by_rule(unmeasured, (9, 0))
-    assert choose_for(DECODE, PLAIN, None).config == DECODE.choose_by_rule(PLAIN, None)
-    assert choose_for(DECODE, PLAIN, "NVIDIA Unheard Of", (9, 0)).config == rule
+        assert chosen(unmeasured) == DECODE.choose_by_heuristic(unmeasured, (9, 0))
+    assert choose_for(DECODE, PLAIN, None).config == DECODE.choose_by_heuristic(PLAIN, None)
+    assert choose_for(DECODE, PLAIN, "NVIDIA Unheard Of", (9, 0)).config == heuristic
 
 
 def test_gradients_take_what_was_measured_for_their_bucket_and_bits() -> None:
     def chosen(workload: BackwardWorkload) -> Any:
         return choose_for(BACKWARD, workload, H200).config
 
-    by_rule = {each: chosen(each) for each in (GRADIENTS, SAME_BITS)}
+    by_heuristic = {each: chosen(each) for each in (GRADIENTS, SAME_BITS)}
     written(BACKWARD)
-    for workload, rule in by_rule.items():
+    for workload, heuristic in by_heuristic.items():
         other = other_backward(workload)
-        assert chosen(workload) == other != rule
+        assert chosen(workload) == other != heuristic
         assert chosen(replace(workload, problem=replace(workload.problem, batch=3))) == other
         fp16 = replace(workload.problem, dtype=DType.FP16)
         assert chosen(replace(workload, problem=fp16)) == other.for_dtype(DType.FP16)
         unmeasured = replace(workload, variant=FULL)
-        assert chosen(unmeasured) == BACKWARD.choose_by_rule(unmeasured, (9, 0))
+        assert chosen(unmeasured) == BACKWARD.choose_by_heuristic(unmeasured, (9, 0))
     assert chosen(SAME_BITS).is_deterministic
-    # A kernel that does not serve a variant is passed over.
+    # A kernel that does not serve the variant is skipped.
     biased = replace(GRADIENTS, variant=Variant(causal=True, bias=True))
-    assert chosen(biased) == BACKWARD.choose_by_rule(biased, (9, 0))
+    assert chosen(biased) == BACKWARD.choose_by_heuristic(biased, (9, 0))
 
 
 def test_a_call_for_gradients_takes_the_tables_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And forgets it with the tables."""
+    """The call also forgets the kernel with the tables."""
     q, k, v = (torch.randn(1, 40, 2, 64).half() for _ in range(3))
     o, lse = flashsmith.attention(q, k, v, return_lse=True)
 
@@ -141,14 +144,14 @@ def test_a_call_for_gradients_takes_the_tables_kernel(monkeypatch: pytest.Monkey
         flashsmith.backward(None, torch.ones_like(o), q, k, v, o, lse)
         return {each.kernel.instance.config for each in backward_calls._choices.values()}
 
-    (rule,) = chosen()
+    (heuristic,) = chosen()
     a100 = "NVIDIA A100-SXM4-80GB"
     workload = BackwardWorkload(Problem.square(DType.FP16, 64, 1, 2, 40))
-    other = next(c for c in BACKWARD.candidates(workload, "sm_80") if c != rule)
+    other = next(c for c in BACKWARD.candidates(workload, "sm_80") if c != heuristic)
     table = Table.of(BACKWARD, OF_AN_A100, [entry(workload, other)])
     table.write(user_table_path(a100, BACKWARD))
     monkeypatch.setattr(backward_calls, "gpu_of", lambda _: (a100, (8, 0)))
-    assert chosen() == {rule}  # as it was remembered
+    assert chosen() == {heuristic}  # as it was remembered
     forget_tables()
     assert chosen() == {other}
     reason = select.why_chosen(other, FULL, q.device)
@@ -184,7 +187,7 @@ def test_a_table_that_is_not_for_here_is_passed_over_with_a_warning(
     path.write_text(text.replace(*changed, 1))
     with pytest.warns(UserWarning, match=rf"{words}(.|\n)*tune --operation decode --force"):
         found = choose_for(DECODE, PLAIN, H200)
-    assert found.config == DECODE.choose_by_rule(PLAIN, (9, 0))
+    assert found.config == DECODE.choose_by_heuristic(PLAIN, (9, 0))
 
 
 def test_what_does_not_fit_the_gpu_is_passed_over() -> None:
@@ -193,7 +196,7 @@ def test_what_does_not_fit_the_gpu_is_passed_over() -> None:
     table = Table.of(DECODE, {**STAMP, "gpu": a100}, [entry(PLAIN, large)])
     table.write(user_table_path(a100, DECODE))
     found = choose_for(DECODE, PLAIN, a100)
-    assert found.config == DECODE.choose_by_rule(PLAIN, (8, 0))
+    assert found.config == DECODE.choose_by_heuristic(PLAIN, (8, 0))
     assert any("it has no room there" in each for each in found.passed_over)
 
 

@@ -1,4 +1,4 @@
-"""Soaking: what cases are drawn, what is in them, and how they read back."""
+"""Soaking: the cases that are drawn, their contents, and their text form."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from flashsmith.configs import (
 from flashsmith.lab.soak import (
     EMULATOR,
     Meaning,
-    Ragged,
     SoakCase,
     Values,
+    Varlen,
     gpu_extent,
     prepare,
     random_case,
-    seam_cases,
     takes,
+    tile_boundary_cases,
     truth_of,
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
@@ -49,7 +49,7 @@ PROBLEM = Problem(DType.BF16, 128, 4, 18, 3, 500, 300)
 CASE = SoakCase(PROBLEM, Meaning(causal=True), 0.5, "packed", RISE, 5)
 
 
-# Cases.
+# ---- cases ----
 
 
 def test_case_reads_back() -> None:
@@ -73,7 +73,7 @@ def test_case_reads_back() -> None:
         ("layout=odd", "layout is 'odd'; supported are contiguous, padded"),
         ("values=odd", "values is 'odd': pattern 'odd' is not known"),
         ("values=rise:0:1", "block is at least 1"),
-        ("values=nan_v", "reaches queries that do not see it"),
+        ("values=nan_v", "reach queries that do not see them"),
         ("dtype=FP8", "dtype is 'FP8'"),
         ("causal=yes", "causal is 'yes': expected True or False"),
         ("window_size=-2,3", "window_size is \\(-2, 3\\); expected two numbers, -1 or more"),
@@ -93,15 +93,16 @@ def test_case_that_cannot_be_is_refused(change: str, message: str) -> None:
 
 
 def test_case_that_is_not_whole_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"is not whole: .*'heads'"):
+    with pytest.raises(ValueError, match=r"is incomplete: .*'heads'"):
         SoakCase.parse("dtype=BF16 d_head=128 batch=4")
 
 
-# Seams.
+# ---- tile boundaries ----
 
 
 def keys_seen(problem: Problem, row: int) -> int:
-    """Returns how many keys a row sees under a causal mask; too few and too many count, too."""
+    """Returns the number of keys a row sees under a causal mask, which may be negative or too
+    large."""
     return problem.seq_len_k - problem.seq_len_q + row + 1
 
 
@@ -115,7 +116,7 @@ def some_first_rows_see_a_part(problem: Problem) -> bool:
 def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_less(
     cfg: ForwardKernelConfig,
 ) -> None:
-    problems = [case.problem for case in seam_cases(cfg, CAUSAL, EMULATOR)]
+    problems = [case.problem for case in tile_boundary_cases(cfg, CAUSAL, EMULATOR)]
     for row in range(0, cfg.B_r, 64):
         residues = {
             keys_seen(each, row) % cfg.B_c
@@ -130,24 +131,26 @@ def test_every_place_of_a_warpgroup_sees_whole_blocks_and_a_few_keys_more_or_les
 
 @BOTH
 @EACH
-def test_seams_have_many_tiles_of_one_block(cfg: ForwardKernelConfig, variant: Variant) -> None:
+def test_tile_boundaries_have_many_tiles_of_one_block(
+    cfg: ForwardKernelConfig, variant: Variant
+) -> None:
     for extent in (EMULATOR, H200):
-        problems = [case.problem for case in seam_cases(cfg, variant, extent)]
+        problems = [case.problem for case in tile_boundary_cases(cfg, variant, extent)]
         tiles = [
             each.batch * each.heads * math.ceil(each.seq_len_q / cfg.B_r)
             for each in problems
             if each.seq_len_k <= cfg.B_c
         ]
-        assert max(tiles) >= 4 * extent.multiprocessors
+        assert max(tiles) >= 4 * extent.num_sms
         assert extent is EMULATOR or max(each.heads for each in problems) == 18
 
 
 @BOTH
 @EACH
-def test_seams_have_every_pattern_layout_and_odd_length(
+def test_tile_boundaries_have_every_pattern_layout_and_odd_length(
     cfg: ForwardKernelConfig, variant: Variant
 ) -> None:
-    cases = seam_cases(cfg, variant, EMULATOR)
+    cases = tile_boundary_cases(cfg, variant, EMULATOR)
     assert {case.variant for case in cases} == {variant}
     assert len(set(cases)) == len(cases) < 70
     taken = [case for case in cases if takes(cfg, case)]
@@ -168,7 +171,7 @@ def test_steps_are_just_under_and_over_the_lazy_bound() -> None:
     lazy = {(getattr(cfg, "lazy_rescale_log2", 0) or 8): cfg for cfg in SM90_CONFIGS}
     assert set(lazy) == {1, 2, 4, 8}
     for bound, cfg in lazy.items():
-        steps = {c.values.step for c in seam_cases(cfg, FULL, EMULATOR)} - {0}
+        steps = {c.values.step for c in tile_boundary_cases(cfg, FULL, EMULATOR)} - {0}
         assert steps == {bound * 0.99, bound * 1.01}
 
 
@@ -222,23 +225,23 @@ def test_random_meanings_are_of_all_kinds() -> None:
 
 
 def test_random_lengths_are_of_all_kinds() -> None:
-    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.ragged]
+    cases = [case for case in random_cases(SM80, MIXED_VARIANTS) if case.variant.varlen]
     for name in ("lengths_q", "lengths_k", "used_q", "used_k"):
-        found = [getattr(case.ragged, name) for case in cases]
+        found = [getattr(case.varlen, name) for case in cases]
         assert None in found
         lengths = {n for each in found if each is not None for n in each}
         assert {0, 1} <= lengths and max(lengths) > 100, name
-    packed = {(c.ragged.lengths_q is None, c.ragged.lengths_k is None) for c in cases}
+    packed = {(c.varlen.lengths_q is None, c.varlen.lengths_k is None) for c in cases}
     assert packed == set(product((True, False), repeat=2)), "one side, both and none"
 
 
-# What a case makes.
+# ---- the tensors of a case ----
 
 
 def test_what_no_sequence_uses_is_nan_and_is_not_written() -> None:
     case = SoakCase(
         Problem(DType.FP16, 64, 3, 2, 1, 9, 12),
-        ragged=Ragged(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
+        varlen=Varlen(lengths_q=(9, 0, 4), used_q=(5, 0, 4), used_k=(12, 3, 0)),
     )
     prepared = prepare(case, "cpu")
     placed, truth = prepared.placed, prepared.truth
@@ -296,11 +299,11 @@ def test_meaning_makes_what_its_words_say() -> None:
     assert Meaning().semantics(problem, None, 7, "cpu").keywords == {}
 
 
-# Values and layouts.
+# ---- values and layouts ----
 
 
 def scores_log2(values: Values, dtype: torch.dtype, scale: float = 128**-0.5) -> torch.Tensor:
-    """Of five queries and 8 blocks of 96 keys, in units of log2."""
+    """Returns the scores of five queries and 8 blocks of 96 keys, in units of log2."""
     shapes = (1, 5, 1, 128), (1, 768, 1, 128), (1, 768, 1, 128)
     q, k, _ = make_values(values, *shapes, dtype, scale=scale, causal=False, seed=0, device="cpu")
     return (q[0, :, 0].double() @ k[0, :, 0].double().T) * scale * math.log2(math.e)
@@ -310,12 +313,12 @@ def scores_log2(values: Values, dtype: torch.dtype, scale: float = 128**-0.5) ->
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("step", [3.96, 4.04, 7.92, 8.08])
 def test_stairs_climb_by_exactly_their_step(step: float, dtype: torch.dtype, scale: float) -> None:
-    """More exactly than 7.92 and 8.08 are from 8."""
+    """The error of the step is less than the distance of 7.92 and 8.08 from 8."""
     for pattern, sign in (("rise", 1), ("fall", -1)):
         s = scores_log2(Values(pattern, 96, step), dtype, scale)
         maxima = s.view(5, 8, 96).amax(-1)
         climbs = maxima.diff(dim=1) * sign
-        # The unit is a power of two near what the scale asks for.
+        # The unit is a power of two near what the scale requires.
         assert (climbs[0] - step).abs().max() < 0.005 * step
         assert (climbs[1] - step / 2).abs().max() < 0.005 * step
         assert (climbs[3] < 0).all()

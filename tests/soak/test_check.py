@@ -1,4 +1,4 @@
-"""The soak sees each thing that a kernel can do wrong, on kernels that do just that."""
+"""The soak notices each fault that a kernel can have, shown by kernels with just that fault."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def verdict_on(
 
 @pytest.fixture
 def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
-    """Has something done after each launch: it gets the number of the launch, q, k, v, o, lse."""
+    """Returns a function that installs an action after each launch; the action gets the number of
+    the launch, q, k, v, o, lse."""
 
     def install(act: Act) -> None:
         call, launches = Kernel.__call__, []
@@ -136,7 +137,7 @@ def test_what_is_wrong_is_seen(
 
 
 def test_rows_that_are_right_as_nan_have_to_be_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that leaves them as they were: in the first run that is NaN."""
+    """The kernel leaves these rows as they were, which is NaN in the first run."""
     call = Kernel.__call__
 
     def leave(self: Kernel, q: Any, k: Any, v: Any, o: Any, scale: float, **rest: Any) -> float:
@@ -215,12 +216,12 @@ def test_nothing_to_do_is_done(lengths: tuple[int, int]) -> None:
 
 
 def test_reference_in_parts_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several samples and shared heads, in as many parts as memory may force."""
+    """Several samples and shared heads are computed in parts, as limited memory may force."""
     whole = prepare(CASE, "cpu").truth
     monkeypatch.setattr("flashsmith.lab.soak.prepared._MAX_SCORES_AT_ONCE", 1)
     parts = prepare(CASE, "cpu").truth
     assert whole is not None and parts is not None
     for name in ("o", "lse", "low_precision", "lse_tolerance"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
-    # The part's largest value of v is what its allowance is made of.
+    # The allowance depends on the largest value of v, which may differ between parts.
     assert parts.allowance.shape == whole.allowance.shape == (2, 20, 4, 1)

@@ -1,4 +1,4 @@
-"""The soak of decode: its kernels pass it, and it sees what they can do wrong."""
+"""The soak of decode: its kernels pass, and their possible faults are noticed."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from flashsmith.lab.soak import (
     check,
     prepare,
     random_case,
-    seam_cases,
     soaked_kernels,
     takes,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.decoding import draw_cache
 from flashsmith.lab.soak.functions import number_of_functions
 from flashsmith.lab.soak.meaning import Meaning
 from flashsmith.problem import Problem
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras
+from flashsmith.runtime import CallArgs, DecodeKernel, DecodeTensors
 
-CONFIG = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64), None)
-FP8 = DECODE.choose_by_rule(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
-TOKENS = DECODE.choose_by_rule(
-    DecodeWorkload(DType.FP16, 64, fp8_cache=True, token_scales=True), None
+CONFIG = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64), None)
+FP8 = DECODE.choose_by_heuristic(DecodeWorkload(DType.FP16, 64, fp8_cache=True), None)
+TOKENS = DECODE.choose_by_heuristic(
+    DecodeWorkload(DType.FP16, 64, fp8_cache=True, per_token_scale=True), None
 )
 ALL = Variant.from_name("causal+window+softcap+alibi+sinks")
 FUNCTIONS = replace(ALL, score=number_of_functions())
 CASE = SoakCase(Problem(DType.FP16, 64, 2, 4, 2, 5, 90))
-SEEDS = range(8)  # entries and pages, split and whole
+SEEDS = range(8)  # slots and pages, split and whole
 
 
 def verdict_on(
@@ -59,11 +59,11 @@ def verdict_on(
 
 @pytest.mark.parametrize("config", [CONFIG, FP8, TOKENS], ids=str)
 @pytest.mark.parametrize("variant", [CAUSAL, ALL, FUNCTIONS], ids=["causal", "all", "functions"])
-def test_kernels_pass_cases_at_the_seams_and_at_random(
+def test_kernels_pass_cases_at_the_tile_boundaries_and_at_random(
     variant: Variant, config: DecodeKernelConfig
 ) -> None:
     rng = Random(1)
-    drawn = [*seam_cases(config, variant, EMULATOR)[::3]]
+    drawn = [*tile_boundary_cases(config, variant, EMULATOR)[::3]]
     drawn += [random_case(rng, config, variant, EMULATOR) for _ in range(5)]
     wrong = [v.sentence for case in drawn if not (v := verdict_on(case, variant, 1, config)).ok]
     assert not wrong, "\n".join(wrong)
@@ -75,7 +75,8 @@ def test_rows_that_8_bits_leave_unaligned_are_refused() -> None:
     assert takes(CONFIG, case)
     assert verdict_on(case, Variant(padded=True), 0, FP8).refused
     assert {
-        case.problem.d_head % 16 for case in seam_cases(FP8, Variant(padded=True), EMULATOR)
+        case.problem.d_head % 16
+        for case in tile_boundary_cases(FP8, Variant(padded=True), EMULATOR)
     } == {0}
 
 
@@ -107,8 +108,8 @@ def test_an_empty_cache_is_taken() -> None:
     assert verdict_on(case).ok
 
 
-def test_every_rule_is_soaked_with_variants_it_serves() -> None:
-    configs = DECODE.rule_configs()
+def test_every_heuristic_is_soaked_with_variants_it_serves() -> None:
+    configs = DECODE.heuristic_configs()
     kernels = soaked_kernels(configs)
     assert {kernel.config for kernel in kernels} == set(configs)
     assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)
@@ -120,18 +121,19 @@ def test_every_rule_is_soaked_with_variants_it_serves() -> None:
 
 
 def test_functions_that_are_not_heeded_are_seen() -> None:
-    """A case with them is told from the same without, in words that make it again."""
+    """The case with functions differs in its text from the case without, so that it can be
+    repeated."""
     case = replace(CASE, meaning=Meaning(functions=True))
     assert SoakCase.parse(str(case)) == case
     assert case.kernel(CONFIG).variant == Variant(score=number_of_functions())
     prepared = prepare(case, "cpu")
     assert check(case.kernel(CONFIG), prepared, reruns=1).ok
-    without = replace(prepared, extras=Extras())
+    without = replace(prepared, extras=CallArgs())
     assert not check(KernelId(CONFIG), without, reruns=0).ok
 
 
 def written_by(act: Any) -> Any:
-    """A call that does something wrong when it is done."""
+    """Returns a call that does something wrong at its end."""
     call = DecodeKernel.__call__
 
     def wrong(self: DecodeKernel, tensors: DecodeTensors, *args: Any, **kwargs: Any) -> float:

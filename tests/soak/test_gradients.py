@@ -1,4 +1,4 @@
-"""The soak of the backward: its truth, and that it sees each thing that kernels can do wrong."""
+"""The soak of the backward: its truth, and the faults of kernels that it notices."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from flashsmith.lab.soak import (
     check,
     prepare_gradients,
     random_case,
-    seam_cases,
     soak,
     soaked_kernels,
     takes,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.problem import Problem
-from flashsmith.reference import Gradients, gradient_allowance, reference_gradients
+from flashsmith.reference import ReferenceGradients, gradient_allowance, reference_gradients
 from flashsmith.runtime import BackwardKernel, GradientTensors, load_kernels
 
 CONFIG = parse_kernel_name_into_config("(FP16, 64, 64, 64, 4): backward+stages_1")
@@ -62,7 +62,8 @@ def verdict_on(case: SoakCase, reruns: int = 2, load: Any = None) -> Verdict:
 
 @pytest.fixture
 def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
-    """Has something done after each call: it gets the number of the call, and its tensors."""
+    """Returns a function that installs an action after each call; the action gets the number of the
+    call and its tensors."""
 
     def install(act: Act) -> None:
         call, calls = BackwardKernel.__call__, []
@@ -80,7 +81,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     return install
 
 
-# Right kernels.
+# ---- right kernels ----
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_right_kernels_pass_whatever_is_meant(case: SoakCase) -> None:
     assert ("dbias" in verdict.ratios) == case.variant.bias
 
 
-# Wrong ones.
+# ---- wrong kernels ----
 
 
 def wrong_in_the_last_head(_: int, found: GradientTensors) -> None:
@@ -216,7 +217,7 @@ class _Load:
     def wait(self) -> None: ...
 
 
-# The truth.
+# ---- the truth ----
 
 
 def test_truth_is_that_of_each_sequence_alone() -> None:
@@ -225,7 +226,7 @@ def test_truth_is_that_of_each_sequence_alone() -> None:
     forward, truth = prepared.forward, prepared.truth
     q, k, v = forward.inputs
     assert prepared.dlse is not None
-    alone: list[Gradients] = []
+    alone: list[ReferenceGradients] = []
     for rows, keys, head in ((slice(0, 20), slice(0, 0), 0), (slice(20, 27), slice(0, 11), 1)):
         found = reference_gradients(
             q[rows][None], k[keys][None], v[keys][None], prepared.do[rows][None],
@@ -252,7 +253,8 @@ def test_truth_in_parts_is_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_allowance_is_what_the_largest_errors_of_weights_do() -> None:
-    """Scores moved by a number of each row, other ways for its keys, stay within it."""
+    """The allowance covers the largest errors of the weights: each row's scores move by one number,
+    whose sign varies by key."""
     case = SoakCase.parse(f"{CASE} seed=4")
     prepared = prepare_gradients(case, "cpu")
     q, k, v = prepared.forward.inputs
@@ -268,11 +270,13 @@ def test_allowance_is_what_the_largest_errors_of_weights_do() -> None:
         assert 0.01 < share.max() < 1, name
 
 
-# What is drawn.
+# ---- drawn cases ----
 
 
 def test_cases_have_finite_values_and_every_pattern_that_is() -> None:
-    cases = [case for case in seam_cases(CONFIG, VARIANTS[1], EMULATOR) if takes(CONFIG, case)]
+    cases = [
+        case for case in tile_boundary_cases(CONFIG, VARIANTS[1], EMULATOR) if takes(CONFIG, case)
+    ]
     cases += [random_case(Random(i), CONFIG, MIXED_VARIANTS[0], EMULATOR) for i in range(100)]
     assert all(case.values.are_finite for case in cases)
     patterns = {case.values.pattern for case in cases}
@@ -289,7 +293,7 @@ def test_every_kernel_of_the_set_is_soaked_with_a_variant_that_it_has() -> None:
 
 def test_forward_and_backward_share_a_soak_and_no_case() -> None:
     forward = KernelId(parse_kernel_name_into_config("(FP16, 64, 64, 64, 1): wgmma+stages_1"))
-    plan = SoakPlan(seams=False, random_cases=2, reruns=0, seed=2)
+    plan = SoakPlan(tile_boundaries=False, random_cases=2, reruns=0, seed=2)
     tallies = soak([forward, KernelId(CONFIG)], plan, "cpu")
     assert [tally.cases for tally in tallies.values()] == [2, 2]
     assert not any(tally.failures for tally in tallies.values())

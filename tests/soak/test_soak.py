@@ -1,4 +1,4 @@
-"""Soaking: kernels share cases and take turns, and what the command says."""
+"""Soaking: kernels share cases and take turns, and the command's messages."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from flashsmith.lab.soak import (
     SoakPlan,
     Values,
     Verdict,
-    seam_cases,
     session,
     soak,
     soaked_kernels,
     table_configs,
     that_run_on,
+    tile_boundary_cases,
 )
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.lab.soak.session import groups_of, in_turn
@@ -60,20 +60,20 @@ def _no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(settings.KERNELS.name, raising=False)
 
 
-# A session.
+# ---- a session ----
 
 
 def test_groups_take_turns() -> None:
     sources = [iter("abc"), iter("xy"), iter("")]
     assert list(in_turn(sources)) == ["a", "x", "b", "y", "c"]  # type: ignore[arg-type]
-    groups = groups_of([KernelId(cfg) for cfg in FORWARD.rule_configs()])
+    groups = groups_of([KernelId(cfg) for cfg in FORWARD.heuristic_configs()])
     assert len(groups) == 10
     assert all(len({(k.config.dtype, k.config.d_head) for k in group}) == 1 for group in groups)
 
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
-    """What is checked, in place of doing it; causal kernels are wrong."""
+    """Returns the list of the checks, which are replaced here; causal kernels are wrong."""
     seen: list[tuple[SoakCase, KernelId]] = []
 
     def check(instance: KernelId, prepared: SoakCase, **_: Any) -> Verdict:
@@ -86,7 +86,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SoakCase, KernelId]]:
     return seen
 
 
-def test_kernels_share_cases_and_seams_come_first(
+def test_kernels_share_cases_and_tile_boundaries_come_first(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
     configs = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[:6]
@@ -95,45 +95,49 @@ def test_kernels_share_cases_and_seams_come_first(
     assert set(tallies) == set(kernels)
     assert all(type(t.failures) is list and t.cases > 30 for t in tallies.values())
     assert {len(t.failures) == t.cases for i, t in tallies.items() if i.variant == CAUSAL} == {True}
-    seams = {c for cfg in configs for v in VARIANTS for c in seam_cases(cfg, v, EMULATOR)}
-    order = [case in seams for case, _ in checked]
+    tile_boundaries = {
+        c for cfg in configs for v in VARIANTS for c in tile_boundary_cases(cfg, v, EMULATOR)
+    }
+    order = [case in tile_boundaries for case, _ in checked]
     assert order == sorted(order, reverse=True)
-    runs = [case for case, _ in checked if case in seams]
-    assert len(set(runs)) == len(seams) < len(runs)
+    runs = [case for case, _ in checked if case in tile_boundaries]
+    assert len(set(runs)) == len(tile_boundaries) < len(runs)
 
 
 def test_every_second_configuration_or_so_has_each_mixed_variant(
     checked: list[tuple[SoakCase, KernelId]],
 ) -> None:
-    """Beside full and causal, of which every configuration has both."""
-    configs = FORWARD.rule_configs()
+    """Every configuration also has full and causal."""
+    configs = FORWARD.heuristic_configs()
     kernels = soaked_kernels(configs)
     assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
     mixed = [kernel.variant for kernel in kernels if kernel.variant not in VARIANTS]
     assert set(mixed) == set(MIXED_VARIANTS) and len(mixed) > 0.8 * len(configs)
     assert all(kernel.config.with_room_for(kernel.variant) == kernel.config for kernel in kernels)
-    soak(kernels, SoakPlan(seams=False, random_cases=40), "cpu")
+    soak(kernels, SoakPlan(tile_boundaries=False, random_cases=40), "cpu")
     assert all(case.kernel(kernel.config) == kernel for case, kernel in checked)
     assert {kernel.variant for _, kernel in checked} == {*VARIANTS, *MIXED_VARIANTS}
 
 
 def test_the_variants_have_each_two_features_both_ways() -> None:
-    """But no bias beside lengths, and no pages: tests on the card draw them."""
+    """A bias with lengths, and pages, are missing: GPU tests draw them."""
     names = [field.name for field in fields(Variant) if field.type == "bool"]
     names.remove("paged")
     for a, b in combinations(names, 2):
         found = {(getattr(v, a), getattr(v, b)) for v in (*VARIANTS, *MIXED_VARIANTS)}
-        never = {(True, True)} if {a, b} == {"bias", "ragged"} else set()
+        never = {(True, True)} if {a, b} == {"bias", "varlen"} else set()
         assert found == set(product((False, True), repeat=2)) - never, (a, b)
 
 
 def test_time_limit_leaves_the_kernels_alike(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that a check moves on by a second."""
+    """Each check moves the clock on by a second."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     tallies = soak(
-        soaked_kernels(FORWARD.rule_configs()), SoakPlan(random_cases=None, seconds=1000), "cpu"
+        soaked_kernels(FORWARD.heuristic_configs()),
+        SoakPlan(random_cases=None, seconds=1000),
+        "cpu",
     )
     counts = [tally.cases for tally in tallies.values()]
     assert sum(counts) == 1001
@@ -143,32 +147,32 @@ def test_time_limit_leaves_the_kernels_alike(
 def test_each_kernel_has_its_min_cases_after_the_time(
     checked: list[tuple[SoakCase, KernelId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none has more of them than its neighbours had to have."""
+    """No kernel gets more late cases than its neighbours needed."""
     monkeypatch.setattr(session.time, "monotonic", lambda: float(len(checked)))
     plan = SoakPlan(random_cases=None, seconds=300, min_cases=6)
-    tallies = soak(soaked_kernels(FORWARD.rule_configs()), plan, "cpu")
+    tallies = soak(soaked_kernels(FORWARD.heuristic_configs()), plan, "cpu")
     assert min(tally.cases for tally in tallies.values()) == 6
     late = Counter(kernel for _, kernel in checked[301:])
     assert late and max(tallies[kernel].cases for kernel in late) == 6
 
 
-def test_tables_and_rules_name_their_kernels() -> None:
-    rule, table = FORWARD.rule_configs(), table_configs()
-    assert len(rule) == len(set(rule))
-    assert {(cfg.family, cfg.dtype, cfg.d_head) for cfg in rule} == {
+def test_tables_and_heuristics_name_their_kernels() -> None:
+    heuristic, table = FORWARD.heuristic_configs(), table_configs()
+    assert len(heuristic) == len(set(heuristic))
+    assert {(cfg.family, cfg.dtype, cfg.d_head) for cfg in heuristic} == {
         (family.name, dtype, d_head)
         for family in FORWARD.families
         for dtype, d_head in product(DType, family.d_heads)
     }
-    blocks = {cfg.B_r for cfg in rule if cfg.family == "sm80" and cfg.d_head == 128}
-    assert blocks == {64, 128}  # of few keys, and of more
+    blocks = {cfg.B_r for cfg in heuristic if cfg.family == "sm80" and cfg.d_head == 128}
+    assert blocks == {64, 128}  # for few keys, and for more
     assert len(table) == len(set(table)) > 30
-    assert that_run_on([*rule, *rule], "cpu") == rule
+    assert that_run_on([*heuristic, *heuristic], "cpu") == heuristic
     with pytest.raises(ValueError, match="no table for NVIDIA Unheard-of"):
         table_configs("NVIDIA Unheard-of")
 
 
-# The command.
+# ---- the command ----
 
 
 def invoke(*args: object, code: int = 0) -> Result:
@@ -177,12 +181,24 @@ def invoke(*args: object, code: int = 0) -> Result:
     return result
 
 
+def test_command_takes_its_former_flag() -> None:
+    former = "seams"
+    args = ("-k", PLAIN, "--cases", 1, "--seed", 1, "--json")
+    today = invoke(*args, "--no-tile-boundaries")
+    result = invoke(*args, f"--no-{former}")
+    assert result.stdout == today.stdout
+    assert f"--{former}/--no-{former} is called --tile-boundaries/" in result.stderr
+    assert "is called" not in today.stderr
+
+
 def test_command_runs_a_case_and_random_ones(tmp_path: Path) -> None:
     case = "dtype=FP16 d_head=64 batch=1 heads=2 heads_kv=1 seq_len_q=20 seq_len_k=30 seed=4"
     result = invoke("-k", PLAIN, "--case", case)
     assert f"{PLAIN} is right on {case}" in result.stderr
     out = tmp_path / "soak.csv"
-    result = invoke("-k", PLAIN, "--no-seams", "--cases", 6, "--seed", 1, "--out", out, "--json")
+    result = invoke(
+        "-k", PLAIN, "--no-tile-boundaries", "--cases", 6, "--seed", 1, "--out", out, "--json"
+    )
     rows = json.loads(result.stdout)
     mixed = MIXED_VARIANTS[0].name
     assert [row["variant"] for row in rows] == ["full", "causal", mixed]
@@ -211,7 +227,10 @@ def test_command_prints_what_reproduces_a_failure() -> None:
     assert "1 of 3 kernels were wrong" in result.stderr
     assert "| wrong" in result.stdout
     case = SoakCase.parse(line.split('--case "')[1].rstrip('"'))
-    assert case in seam_cases(PLAIN, CAUSAL, EMULATOR)
+    assert case in tile_boundary_cases(PLAIN, CAUSAL, EMULATOR)
+
+
+FORMER_WORD = "rule"
 
 
 @pytest.mark.usefixtures("without_kernels")
@@ -221,16 +240,18 @@ def test_command_chooses_kernels_by_words(monkeypatch: pytest.MonkeyPatch) -> No
         rows = json.loads(result.stdout)
         return {row["kernel"] for row in rows if row["variant"] in ("full", "causal")}
 
-    rule, table = (
-        {str(c) for c in configs} for configs in (FORWARD.rule_configs(), table_configs())
+    heuristic, table = (
+        {str(c) for c in configs} for configs in (FORWARD.heuristic_configs(), table_configs())
     )
-    assert kernels("-k", "rule") == rule
-    assert kernels() == table | rule
-    assert kernels("-k", "prog", "-k", "rule") == rule | {
+    assert kernels("-k", "heuristic") == heuristic
+    with pytest.warns(DeprecationWarning, match="is called 'heuristic' now"):
+        assert kernels("-k", FORMER_WORD) == heuristic
+    assert kernels() == table | heuristic
+    assert kernels("-k", "prog", "-k", "heuristic") == heuristic | {
         str(c) for c in get_kernel_progression_configs()
     }
-    assert kernels("-k", "rule", "--dtype", "bf16", "--d-head", 96) == {
-        name for name in rule if name.startswith("(BF16, 96")
+    assert kernels("-k", "heuristic", "--dtype", "bf16", "--d-head", 96) == {
+        name for name in heuristic if name.startswith("(BF16, 96")
     }
     monkeypatch.setenv(settings.KERNELS.name, "prog")
     assert kernels() == {str(c) for c in get_kernel_progression_configs()}
@@ -259,7 +280,7 @@ def test_interrupted_command_sums_up(monkeypatch: pytest.MonkeyPatch) -> None:
         (("-k", str(PLAIN), "--case", "x", "--seed", "3"), "--case says all; leave out --seed"),
         (("-k", str(PLAIN), "--case", "x=1"), "'x' is no field"),
         (("-k", "nothing"), "kernels key 'nothing' is not known"),
-        (("-k", "rule", "--d-head", "80"), "--d-head is 80"),
+        (("-k", "heuristic", "--d-head", "80"), "--d-head is 80"),
         (("--cases", "-1"), "--cases"),
     ],
 )

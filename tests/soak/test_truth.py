@@ -1,4 +1,4 @@
-"""A result that means something a little else is no right result."""
+"""A result of slightly different semantics is not right."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def results(meaning: Semantics, lengths: Packing) -> tuple[bool, bool]:
-    """Returns whether o and lse of another meaning are right."""
+    """Returns whether o and lse of other semantics are right."""
     tensors = qkv()
     truth = truth_of(*tensors, MEANING, LENGTHS)
     o, lse = reference_varlen(*tensors, **vars(lengths), **meaning.keywords)

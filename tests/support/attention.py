@@ -1,4 +1,4 @@
-"""``flashsmith.attention`` in plain torch: what stands in for kernels in tests of what calls it."""
+"""Computes ``flashsmith.attention`` in plain torch, in place of kernels in tests of its callers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def attention_by_reference(
     return_lse: bool = False,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Returns all in float32, rounded once."""
+    """Computes in float32, and rounds the result once."""
     o, lse = reference_varlen(q, k, v, compute=torch.float32, **keywords)
     result = o.to(q.dtype) if out is None else out.copy_(o)
     return (result, lse) if return_lse else result
 
 
 def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
-    """Returns what a call asks for, as it would by keywords: what is not at its default."""
+    """Returns the keywords of a call that gives this spec; defaults are left out."""
     defaults = AttentionSpec._field_defaults
     return {
         name: each
@@ -47,8 +47,7 @@ def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
 
 
 def _with_functions(semantics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of a call, with functions that evaluate what was traced of the
-    caller's."""
+    """Returns the keywords of a call, with functions that evaluate the caller's traced ones."""
     number, captured = semantics.pop("score", 0), semantics.pop("mod_tensors", None)
     for name in ("key_ranges", "rows_per_range"):
         semantics.pop(name, None)
@@ -67,8 +66,8 @@ def _with_functions(semantics: dict[str, Any]) -> dict[str, Any]:
 
 
 def replace_attention(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
-    """Has what is launched computed by a function of ``attention``'s keywords, in direct calls and
-    in operators."""
+    """Makes a function of ``attention``'s keywords compute all launches, in direct calls and in
+    operators."""
     signature = inspect.signature(run_attention)
 
     def run(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of ``attention`` through autograd, on the emulator or a GPU."""
+"""Checks the gradients of ``attention`` through autograd, on the emulator or a GPU."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from flashsmith.configs.workload import D_HEADS, BackwardWorkload
 from flashsmith.lab.soak import Extent, SoakCase, Values, prepare_gradients, random_case
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 
-_PLAINEST = BACKWARD.families[0]  # which serves every dtype and d_head
+_PLAINEST = BACKWARD.families[0]  # it serves every dtype and d_head
 
 
 def plain_cases(seed: int, extent: Extent, variants: tuple[Variant, ...]) -> Iterator[SoakCase]:
-    """Of normal values: one for each variant, and each dtype and d_head at least once."""
+    """Yields cases of normal values: at least one for each variant, dtype and d_head."""
     rng = Random(seed)
     kinds = [(dtype, d_head) for d_head in D_HEADS for dtype in DType]
     for i in range(max(len(kinds), len(variants))):
-        config: KernelConfig = _PLAINEST.rule(BackwardWorkload.square(*kinds[i % len(kinds)], 256))
+        config: KernelConfig = _PLAINEST.heuristic(
+            BackwardWorkload.square(*kinds[i % len(kinds)], 256)
+        )
         case = random_case(rng, config, variants[i % len(variants)], extent)
         while case.values != Values():
             case = random_case(rng, config, case.variant, extent)
@@ -35,7 +37,7 @@ ALL_VARIANTS = (FULL, Variant(causal=True), *MIXED_VARIANTS)
 
 
 def what_is_wrong(case: SoakCase, device: str) -> str:
-    """With the gradients of a case by autograd; "" if nothing is."""
+    """Compares the gradients of a case through autograd; returns what is wrong, or ""."""
     prepared = prepare_gradients(case, device)
     forward, meaning = prepared.forward, prepared.forward.semantics
     placed = forward.placed
@@ -59,7 +61,10 @@ def what_is_wrong(case: SoakCase, device: str) -> str:
 
 
 def runs_that_differ(runs: int, device: str, load: Any = None) -> int:
-    """Of a small call with ``deterministic``, beside other work if there is some."""
+    """Counts runs of a small deterministic call whose gradients differ from the first run's bits.
+
+    load: Other work for the GPU, beside which the calls run.
+    """
     torch.manual_seed(0)
     q, k, v, do = (torch.randn(2, 130, 4, 64).half().to(device) for _ in range(4))
     leaves = [t.requires_grad_() for t in (q, k, v)]

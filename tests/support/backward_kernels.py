@@ -1,4 +1,4 @@
-"""The kernels of the backward that the tests run: each mechanism of each family at least once."""
+"""The backward kernels that the tests run: each mechanism of each family at least once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from support.samples import covering
 BAND = Variant(causal=True, window=True)
 VARIANTS = (
     *(FULL, CAUSAL, BAND),
-    *map(Variant.from_name, ("softcap", "bias", "causal+ragged", "causal+dropout")),
+    *map(Variant.from_name, ("softcap", "bias", "causal+varlen", "causal+dropout")),
     *MIXED_VARIANTS,
 )
-# What no rule chooses: other stages, other warps, two warpgroups that take no turns, blocks that
-# take tile after tile, with turns at dQ and without, no clusters.
+# No heuristic chooses these: other numbers of stages and warps, two warpgroups without ping-pong,
+# persistent blocks with and without turns at dQ, and no clusters.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -49,29 +49,31 @@ VARIED = [
     )
 ]
 
-_LONG = 8192  # queries, of which sums need no order
+_LONG = 8192  # at this sequence length, the heuristic does not order the sums of dQ
 
 
-def _rule(family: Family[BackwardWorkload, BackwardKernelConfig]) -> list[BackwardKernelConfig]:
-    """One configuration of every d_head that a family has, of one dtype and then the other."""
+def _heuristic(
+    family: Family[BackwardWorkload, BackwardKernelConfig],
+) -> list[BackwardKernelConfig]:
+    """Returns the heuristic's choice for every d_head of a family, with alternating dtypes."""
     kinds = zip(D_HEADS, cycle((DType.BF16, DType.FP16)))
     return [
-        family.rule(BackwardWorkload.square(dtype, d_head, _LONG))
+        family.heuristic(BackwardWorkload.square(dtype, d_head, _LONG))
         for d_head, dtype in kinds
         if d_head in family.d_heads
     ]
 
 
 def name_of(config: BackwardKernelConfig) -> str:
-    """Of its family, with the scheme where that has several, and with the order of its sums."""
+    """Returns the family's name, with the scheme and the order of dQ's sums if they vary."""
     order = "in order" if getattr(config, "dQ_in_order", False) else ""
     return " ".join(filter(None, (config.family, config.scheme, order)))
 
 
-_OF_FAMILIES = [list(_rule(family)) for family in BACKWARD.families]
+_OF_FAMILIES = [list(_heuristic(family)) for family in BACKWARD.families]
 _OF_FAMILIES += [[cfg.made_deterministic() for cfg in each] for each in _OF_FAMILIES]
 CONFIGS = list(dict.fromkeys([*(cfg for each in _OF_FAMILIES for cfg in each), *VARIED]))
-# One of each family, of BF16, which has every variant.
+# One kernel of each family in BF16, for every variant.
 PLAIN = {name_of(each[0]): each[0].for_dtype(DType.BF16) for each in _OF_FAMILIES}
 OF_PLAIN = [
     KernelId(cfg, variant)

@@ -1,4 +1,4 @@
-"""Cases of bad input: one change to good arguments, and the error that must come of it."""
+"""Cases of bad input: one change to good arguments, and the error that it must cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 Arguments = dict[str, Any]
-MARK = 7.0  # what o holds before a call
+MARK = 7.0  # fills o before a call
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def each(
     error: type[Exception],
     *words: str,
 ) -> list[Case]:
-    """One case for every tensor in ``names``, whose name must be the message's first word."""
+    """Returns a case for every tensor in ``names``; each message must begin with the name."""
     return [
         case(f"{n} {title}", lambda a, n=n: {n: change(a[n])}, error, f"{n} ", *words)
         for n in names
@@ -45,7 +45,7 @@ def each(
 
 
 def assert_refused(call: Callable[..., Any], arguments: Arguments, bad: Case) -> None:
-    """The error comes, with its words, and o stays as it was."""
+    """Asserts that the error comes with its words, and that o keeps its content."""
     changed = arguments | bad.change(arguments)
     with pytest.raises(bad.error) as caught:
         call(**changed)
@@ -66,7 +66,7 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float16) -> Callable[[Argument
 
 
 def repeated(*shape: int) -> Callable[[Arguments], Arguments]:
-    """Returns all four of a shape too large to hold, by strides of 0."""
+    """Returns a change of all four tensors to a shape too large to store, by strides of 0."""
     return all_tensors(lambda t: t[:1, :1, :1].expand(shape))
 
 
@@ -79,7 +79,7 @@ def misaligned(t: torch.Tensor) -> torch.Tensor:
 
 
 def odd_stride(dim: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """4 elements (8 bytes) of padding in that dimension."""
+    """Returns a change that adds 4 elements (8 bytes) of padding in a dimension."""
 
     def change(t: torch.Tensor) -> torch.Tensor:
         strides = list(t.stride())

@@ -1,4 +1,4 @@
-"""What the tests of benchmarks share: problems, rows as if measured, peers and clocks."""
+"""Shared by the tests of benchmarks: problems, rows as if measured, fake peers and clocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CEILINGS = {"FP16": Ceilings("FP16", matmul_tflops=700.0, copy_gb_per_s=4000.0)}
 
 
 def time_row(kernel: str, ms: float | None, workload: Workload = SMALL, **values: Any) -> TimeRow:
-    """As if measured; without numbers if ``ms`` is None."""
+    """Returns a row as if it were measured; without numbers if ``ms`` is None."""
     numbers = {}
     if ms is not None:
         numbers = {"ms_p20": ms * 0.9, "ms_p80": ms * 1.1, "tflops": workload.tflops(ms)}
@@ -63,7 +63,7 @@ def play_peers(monkeypatch: pytest.MonkeyPatch, *peers: Peer) -> None:
 
 
 def times_of(values: Mapping[str, float]) -> Callable[..., dict[str, Timing]]:
-    """Returns a clock: runs what it is given, and says these times."""
+    """Returns a fake timer, which runs its candidates and reports these times."""
 
     def timer(runs: Mapping[str, Callable[[], object]], **_: object) -> dict[str, Timing]:
         for run in runs.values():

@@ -1,4 +1,4 @@
-"""Calls of ``attention`` with all that they take in reach, to be changed before their backward."""
+"""Calls of ``attention`` whose arguments a test can change between the call and its backward."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from support.captures import HEADS, KINDS, LENGTH
 
 BF16 = torch.bfloat16
 Pair = tuple[torch.Tensor, torch.Tensor]
-TOTAL = 37  # rows of packed tensors; the last keys belong to no sequence
-# What a call may have beside q, k and v, apart from functions.
+TOTAL = 37  # rows of packed tensors; the last two keys belong to no sequence
+# The features that a call may have beside q, k and v, apart from functions.
 FEATURES = ("window", "softcap", "alibi", "alibi by batch", "sinks", "bias", "dropout")
 
 
 @dataclass
 class World:
-    """One call, and all that may change behind its back.
+    """A call, and everything that may change after it.
 
-    leaves: What there are gradients by. What the call gets of them is no leaf.
-    keywords: Of ``attention``, q, k and v included.
-    tensors: What the call gets, each with other values that it may be given.
-    values: Changes of all that are no tensors.
+    leaves: Tensors that require gradients. The call gets results of them, not the leaves.
+    keywords: The keywords of ``attention``, including q, k and v.
+    tensors: The call's tensors, each with other values that may be written into it.
+    values: Changes of everything that is not a tensor.
     """
 
     leaves: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class World:
         self.tensors[name] = t, other
 
     def attend(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the results, which may change, too."""
+        """Calls ``attention``, and returns its results, which may be changed, too."""
         o, lse = flashsmith.attention(**self.keywords, return_lse=True)
         assert isinstance(o, torch.Tensor) and isinstance(lse, torch.Tensor)
         for name, t in (("o", o), ("lse", lse)):
@@ -56,14 +56,14 @@ class World:
     def gradients(
         self, results: tuple[torch.Tensor, torch.Tensor], **keywords: Any
     ) -> tuple[torch.Tensor, ...]:
-        """By the leaves, of both results."""
+        """Returns the gradients of both results by the leaves."""
         random = torch.Generator().manual_seed(3)
         given = [torch.randn(t.shape, generator=random).to(t.dtype) for t in results]
         return torch.autograd.grad(results, [*self.leaves.values()], given, **keywords)
 
 
 def dense(features: tuple[str, ...] = (), *, used: bool = False, **keywords: Any) -> World:
-    """Returns two sequences of 40 queries and keys; with ``used`` of so many rows as they have."""
+    """Returns two sequences of 40 queries and keys; if ``used``, parts of them count (seqused)."""
     world = World(keywords=dict(keywords))
     for name, heads in (("q", HEADS), ("k", 1), ("v", 1)):
         world.add_leaf(name, torch.randn(2, LENGTH, heads, 64).to(BF16))
@@ -75,7 +75,7 @@ def dense(features: tuple[str, ...] = (), *, used: bool = False, **keywords: Any
 
 
 def packed(features: tuple[str, ...] = (), **keywords: Any) -> World:
-    """Three sequences, of which one has no queries."""
+    """Returns three packed sequences, one of them without queries."""
     world = World(keywords=dict(keywords))
     for name, heads in (("q", HEADS), ("k", 1), ("v", 1)):
         world.add_leaf(name, torch.randn(TOTAL, heads, 64).to(BF16))
@@ -111,7 +111,7 @@ def _add(world: World, features: tuple[str, ...]) -> None:
 
 
 def captured(kind: str) -> World:
-    """With functions, or a mask's blocks."""
+    """Returns a dense call with a kind of functions, or a block mask."""
     world = dense()
     found = KINDS[kind]()
     world.keywords |= found.keywords
@@ -120,7 +120,7 @@ def captured(kind: str) -> World:
     return world
 
 
-# Of each the kernels are built once; they have all that a call may have.
+# Each recipe's kernels are built once; together the recipes have all features of a call.
 RECIPES: dict[str, Callable[[], World]] = {
     "plain": dense,
     "dense": lambda: dense(("window", "softcap", "alibi", "sinks", "bias")),
@@ -133,7 +133,7 @@ RECIPES: dict[str, Callable[[], World]] = {
 
 
 def drawn(seed: int) -> World:
-    """Returns a call of anything at all that goes together."""
+    """Returns a random call, with any features that go together."""
     random = Random(seed)
     kind = random.choice([None, *KINDS])
     is_packed = random.random() < 0.4 and "block_mask" not in (kind or "")

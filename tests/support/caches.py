@@ -1,4 +1,4 @@
-"""Caches of a test's own, for which what all libraries share need not be compiled."""
+"""Makes kernel caches for single tests, without compiling what all libraries share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from support.sm80_kernels import BASE
 
 
 def kernel_free_cache(root: Path) -> KernelCache:
-    """Returns a new cache of the session's objects of the host and the emulator, without any
-    library."""
+    """Returns a new cache with the session's host and emulator objects, but without libraries."""
     build_library([KernelId(BASE)], Target.emulator())
     session, cache = KernelCache(), KernelCache(root)
     cache.create()

@@ -1,4 +1,4 @@
-"""Functions of scores and of what is visible, by all that they may capture and how it changes."""
+"""Functions of scores and masks: what they may capture, and how the captured may change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import flashsmith
 
-# Other numbers than a change brings; each capture of a number comes to one expression.
+# A change replaces NUMBER by OTHER_NUMBER. All captures of a number give the same two expressions.
 NUMBER, OTHER_NUMBER = 0.25, -1.5
 LENGTH, HEADS, BLOCK = 40, 2, 16
 
@@ -22,10 +22,10 @@ slope_of_the_module = NUMBER
 
 @dataclass
 class Captured:
-    """Functions, and what may be done to what they capture.
+    """Functions, and the changes of what they capture.
 
-    keywords: Of ``attention``.
-    tensors: Those that are captured, each with other values that it may get.
+    keywords: Keywords of ``attention``.
+    tensors: The captured tensors, each with other values that may be written into it.
     values: Changes of everything else.
     """
 
@@ -84,7 +84,7 @@ def global_number() -> Captured:
 def mutable(
     container: Any, read: Callable[[Any], float], write: Callable[[Any], object]
 ) -> Captured:
-    """Returns a number in something that stays the same object."""
+    """Captures a number in an object that is changed in place."""
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return falling(read(container), s, q, kv)
@@ -116,13 +116,13 @@ def a_module_attribute() -> Captured:
 
 
 def a_generator() -> Captured:
-    """Each look at it gives another number: a second call of the function would see the next."""
+    """Captures numbers that differ each time: a second call of the function would see the next."""
     numbers = iter([NUMBER, *[OTHER_NUMBER] * 100])
     return mutable(numbers, next, lambda c: None)
 
 
 def a_whole_number_of_torch() -> Captured:
-    """One on the CPU is a constant."""
+    """Captures an integer tensor on the CPU, which becomes a constant."""
     t = torch.tensor(3)
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -164,7 +164,7 @@ def a_callable_object() -> Captured:
 
 
 def its_own_code() -> Captured:
-    """A function whose code is replaced, and one that it calls."""
+    """Replaces the code of a function by another function's."""
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return s + 0.25 * (q - kv)
@@ -213,7 +213,7 @@ def a_square_table() -> Captured:
 
 
 def a_row_of_a_table() -> Captured:
-    """Returns a view that is new at every look; the whole changes."""
+    """Captures a view that each trace makes anew; the whole table changes."""
     table, other = two(HEADS, LENGTH)
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -255,7 +255,7 @@ def a_buffer() -> Captured:
 
 
 def a_cache_of_tables() -> Captured:
-    """A table that is made anew, and found again, as rotary embeddings often are."""
+    """Captures a table that is made once and then looked up, as rotary embeddings often are."""
     tables = {"now": torch.randn(LENGTH)}
     other = torch.randn(LENGTH)
 
@@ -291,7 +291,7 @@ LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 def _lists_of(block_mask: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """With other blocks for each, of three."""
+    """Returns the lists of a block mask, each with other blocks of three."""
     others = {"kv_num_blocks": lambda t: t * 0, "full_kv_num_blocks": lambda t: 1 - t}
     found = {}
     for name in LISTS:

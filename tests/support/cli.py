@@ -1,4 +1,4 @@
-"""The command, as the tests call it, and what they give to it."""
+"""Calls the command line as the tests do, and makes its inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from flashsmith.cli import app
 
-# The two kernels that are built here. FITTING is what `select_config` picks for SHAPE.
+# Tests of commands build these two kernels. `select_config` chooses FITTING for SHAPE.
 PLAIN = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"
 FITTING = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
 SHAPE = (1, 64, 2, 64)
@@ -29,7 +29,7 @@ def invoke_json(*args: object, code: int = 0) -> Any:
 
 
 def refused(*args: object, code: int = 2) -> str:
-    """Returns the message of a command that fails; it has said nothing else and shown no
+    """Returns the message of a command that fails, and asserts that it printed nothing else and no
     traceback."""
     result = invoke(*args, code=code)
     assert result.stdout == ""

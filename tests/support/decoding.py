@@ -1,4 +1,4 @@
-"""Requests for decode kernels, caches that hold their keys, and the check of a result."""
+"""Requests for decode kernels, KV caches that hold their keys, and the check of results."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from flashsmith.lab.soak import truth_of
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import (
+    CallArgs,
     DecodeKernel,
     DecodeTensors,
-    Extras,
     Splitting,
     emulation,
     find_decode,
 )
 
-# Around a slice of keys, and around a round of all warps.
+# These are lengths around a slice of keys, and around a round of all warps.
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)
-WILD = -(1 << 30)  # a page, or an entry, that is nowhere
+WILD = -(1 << 30)  # a page or slot that does not exist
 
 _DTYPES = dict(zip(D_HEADS, (DType.BF16, DType.FP16) * 3, strict=False))
 _SM80, _SM90 = DECODE.families
-RULES = [_SM80.rule(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
-# Of the sm90 family: one warpgroup and two.
+HEURISTICS = [_SM80.heuristic(DecodeWorkload(dtype, d_head)) for d_head, dtype in _DTYPES.items()]
+# The sm90 family's choices use one warpgroup or two.
 WGMMA = [
-    _SM90.rule(DecodeWorkload(dtype, d_head, rows))
+    _SM90.heuristic(DecodeWorkload(dtype, d_head, rows))
     for d_head, dtype in _DTYPES.items()
     for rows in rows_of_kernels([_SM90])
 ]
-# What no rule chooses: longer slices, other numbers of warps, stages and blocks.
+# No heuristic chooses these: longer slices, other numbers of warps, stages and blocks.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -50,11 +50,11 @@ VARIED = [
         "(BF16, 128, 16, 16, 2): decode+stages_8+blocks_1",
     )
 ]
-# Of 32 or 64 rows: the rule's, with Q in shared memory, one team alone, and many.
+# These take 32 or 64 rows: the heuristic's, Q in shared memory, one team alone, and many teams.
 TEAMS: list[DecodeKernelConfig] = [
-    _SM80.rule(DecodeWorkload(DType.BF16, 64, rows=64)),
-    _SM80.rule(DecodeWorkload(DType.FP16, 64, rows=32)),
-    _SM80.rule(DecodeWorkload(DType.FP16, 192, rows=64)),
+    _SM80.heuristic(DecodeWorkload(DType.BF16, 64, rows=64)),
+    _SM80.heuristic(DecodeWorkload(DType.FP16, 64, rows=32)),
+    _SM80.heuristic(DecodeWorkload(DType.FP16, 192, rows=64)),
     *map(
         parse_kernel_name_into_config,
         (
@@ -63,8 +63,8 @@ TEAMS: list[DecodeKernelConfig] = [
         ),
     ),
 ]
-CONFIGS: list[DecodeKernelConfig] = [*RULES, *VARIED]
-PLAIN = RULES[0]
+CONFIGS: list[DecodeKernelConfig] = [*HEURISTICS, *VARIED]
+PLAIN = HEURISTICS[0]
 
 
 Scales = tuple[torch.Tensor | None, torch.Tensor | None]  # of k and v
@@ -72,7 +72,7 @@ Scales = tuple[torch.Tensor | None, torch.Tensor | None]  # of k and v
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """Queries, and each request's keys and values in an entry of its own; behind them NaN."""
+    """Queries, and each request's keys and values in a slot; rows behind a request are NaN."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -84,7 +84,7 @@ class Requests:
         return torch.tensor(self.lengths, dtype=torch.int32)
 
     def part(self, requests: Sequence[int]) -> Requests:
-        """Returns some of them."""
+        """Returns some of the requests."""
         index = torch.tensor(requests)
         lengths = tuple(self.lengths[i] for i in requests)
         return Requests(self.q[index], self.k[index], self.v[index], lengths)
@@ -92,7 +92,7 @@ class Requests:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A cache, and what says where requests lie in it."""
+    """A KV cache, and the tensors that say where requests are in it."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -112,7 +112,7 @@ def requests(
     d_v: int | None = None,
     behind: int = 5,
 ) -> Requests:
-    """Of normal tensors; heads of q, and of k."""
+    """Returns requests of normal tensors; ``heads`` are those of q and of k."""
     dtype, batch, d_head = cfg.dtype.to_torch_dtype(), len(lengths), d_head or cfg.d_head
     rows = max(lengths, default=0) + behind
     q = torch.randn(batch, n_q, heads[0], d_head).to(dtype)
@@ -128,7 +128,8 @@ def in_entries(asked: Requests) -> Placed:
 
 
 def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
-    """In pages of any order; pages that no request uses are NaN, and the table wild there."""
+    """Returns requests in pages of any order; unused pages are NaN, and the page table is wild
+    there."""
     needed = [-(-length // page_size) for length in asked.lengths]
     n_pages, spare = sum(needed), 3
     order = torch.randperm(n_pages + spare, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -146,10 +147,10 @@ def in_pages(asked: Requests, page_size: int, seed: int = 0) -> Placed:
     return Placed(k, v, asked.seqlens, table)
 
 
-def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: Extras) -> Any:
-    """Returns the kernel of a configuration that computes such a call."""
+def kernel_of(cfg: DecodeKernelConfig, q: torch.Tensor, v: torch.Tensor, extras: CallArgs) -> Any:
+    """Returns the kernel of a configuration that computes this call."""
     padded = {q.shape[-1], v.shape[-1]} != {cfg.d_head}
-    return KernelId(cfg, replace(extras.variant, ragged=False, padded=padded))
+    return KernelId(cfg, replace(extras.variant, varlen=False, padded=padded))
 
 
 def launch(
@@ -161,10 +162,10 @@ def launch(
     scales: Scales = (None, None),
     **emulated: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and lse of one call, into memory that was NaN, with a workspace that was.
+    """Returns o and lse of one call, in memory that was NaN, with a workspace that was NaN.
 
-    scales: Of keys and values of 8 bits.
-    emulated: How ``emulation`` runs it.
+    scales: The scales of FP8 keys and values.
+    emulated: Options of ``emulation``.
     """
     batch, n_q, n_heads, _ = q.shape
     o = q.new_full((batch, n_q, n_heads, placed.v.shape[-1]), math.nan)
@@ -193,7 +194,7 @@ def run(
     splits: int = 0,
     **emulated: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and lse; the kernel is found or built."""
+    """Returns o and lse; the kernel is built if it is missing."""
     return launch_on(cfg, asked.q, placed or in_entries(asked), semantics, splits, **emulated)
 
 
@@ -205,7 +206,7 @@ def launch_on(
     splits: int = 0,
     **how: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the same of what lies in a cache. how: As of ``launch``."""
+    """Returns o and lse of queries over a KV cache. how: Options of ``launch``."""
     semantics = semantics or Semantics()
     extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), q.shape[1])
     kernel = find_decode(kernel_of(cfg, q, placed.v, extras), Target.emulator())
@@ -230,7 +231,7 @@ def assert_right(
     placed: Placed | None = None,
     splits: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs, and compares with the truth."""
+    """Runs requests, and compares o and lse with the truth."""
     found = run(cfg, asked, semantics, placed, splits)
     assert_near_truth(found, asked, semantics)
     return found
@@ -244,7 +245,7 @@ def assert_same_bits(
 
 
 def assert_wild_page_is_not_followed(cfg: DecodeKernelConfig) -> None:
-    """It reads as zeros, of keys and values that a row has."""
+    """Checks that keys and values on a wild page read as zeros."""
     asked = requests(cfg, (70,), n_q=20)
     placed = in_pages(asked, 16)
     assert placed.block_table is not None
@@ -254,7 +255,7 @@ def assert_wild_page_is_not_followed(cfg: DecodeKernelConfig) -> None:
 
 
 def assert_bits_are_of_each_request(cfg: DecodeKernelConfig, asked: Requests, splits: int) -> None:
-    """They depend on no other request, and on no order of warps."""
+    """Asserts that results do not depend on other requests, nor on the order of warps."""
     together = run(cfg, asked, splits=splits)
     for seed in range(3):
         again = run(cfg, asked, splits=splits, seed=seed, workers=1 + seed % 2)

@@ -1,4 +1,4 @@
-"""Gradients of a function beside those of the same in plain torch."""
+"""Compares gradients of a function with the gradients of the same in plain torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 def gradients_of(
     function: Function, tensors: Sequence[torch.Tensor], do: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """By the tensors, of the results' products with ``do``."""
+    """Returns the gradients of the results' products with ``do``, by the tensors."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     results = function(*leaves)
     results = results if isinstance(results, tuple) else (results,)
@@ -29,9 +29,10 @@ def assert_gradients(
     *tensors: torch.Tensor,
     shapes: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """As close to those of ``plain`` in float64 as its own in low precision are, twice over.
+    """Asserts that errors against ``plain`` in float64 are at most twice those of ``plain`` itself
+    in low precision.
 
-    shapes: Of the results; None: one, of the first tensor's.
+    shapes: The shapes of the results; None: one result in the first tensor's shape.
     """
     do = [torch.randn(*shape).to(tensors[0]) for shape in shapes or [tensors[0].shape]]
     found = gradients_of(ours, tensors, do)

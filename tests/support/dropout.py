@@ -1,5 +1,5 @@
-"""Calls that show which weights kernels drop: all weights of a query are alike, and each of the
-columns of what comes out is one weight's."""
+"""Calls that show which weights kernels drop: all weights of a query are equal, and each column of
+the result is one weight's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH, HEADS, HEADS_KV = 2, 4, 2
 
 
 def show_rows(into: torch.Tensor, first: int) -> int:
-    """Makes row first + j of each head a one in column j alone; how many columns have one."""
+    """Makes row first + j of each head a one in column j alone; returns the number of ones."""
     n = min(into.shape[-1], into.shape[1] - first)
     into[:] = 0
     into[:, first : first + n, :, :n] = torch.eye(n, device=into.device)[:, None]
@@ -25,13 +25,12 @@ def show_rows(into: torch.Tensor, first: int) -> int:
 
 
 def counted(t: torch.Tensor, n_keys: int) -> torch.Tensor:
-    """Returns how many weights of 1 / n_keys, times what makes up for those that are dropped,
-    elements are sums of."""
+    """Returns how many weights each element is a sum of: 1 / n_keys, scaled up for dropout."""
     return (t.double() * n_keys / dropout_scale(P)).round().int()
 
 
 def kept_by(cfg: ForwardKernelConfig, n_q: int, n_k: int, device: str = "cpu") -> torch.Tensor:
-    """Returns which weights a forward kernel keeps, (BATCH, HEADS, n_q, n_k)."""
+    """Returns a mask of the weights that a forward kernel keeps, (BATCH, HEADS, n_q, n_k)."""
     of_q, of_k = (BATCH, n_q, HEADS, cfg.d_head), (BATCH, n_k, HEADS_KV, cfg.d_head)
     dtype = cfg.dtype.to_torch_dtype()
     q, k, v = (torch.zeros(shape, dtype=dtype, device=device) for shape in (of_q, of_k, of_k))
@@ -46,7 +45,7 @@ def kept_by(cfg: ForwardKernelConfig, n_q: int, n_k: int, device: str = "cpu") -
 
 
 class Alike:
-    """A call of a backward whose weights are all alike."""
+    """A call of a backward whose weights are all equal."""
 
     def __init__(self, cfg: BackwardKernelConfig, n_q: int, n_k: int, device: str = "cpu") -> None:
         self.cfg, self.n_k = cfg, n_k
@@ -56,12 +55,12 @@ class Alike:
         self.lse = torch.full((BATCH, HEADS, n_q), n_k, device=device).log()
 
     def have_gradients(self) -> None:
-        """That by each weight is 1."""
+        """Makes the gradient of each weight 1."""
         self.v[..., 0] = self.do[..., 0] = 1
 
     def count(self, name: str, into: torch.Tensor) -> torch.Tensor:
-        """The gradient `name` with each row of a tensor in a column of its own, in several calls:
-        (batch, heads, rows of the gradient, rows of the tensor)."""
+        """Returns the gradient `name`, with each row of a tensor in a separate column, by several
+        calls: (batch, heads, rows of the gradient, rows of the tensor)."""
         parts = []
         for first in range(0, into.shape[1], self.cfg.d_head):
             n = show_rows(into, first)
@@ -78,7 +77,7 @@ class Alike:
 
 
 def masks_differ(cfg: BackwardKernelConfig, kept: torch.Tensor, device: str = "cpu") -> list[str]:
-    """Of which gradients the mask is not this one, (BATCH, HEADS, n_q, n_k)."""
+    """Lists the gradients whose dropout mask is not ``kept``, (BATCH, HEADS, n_q, n_k)."""
     n_q, n_k = kept.shape[2:]
     call, kept = Alike(cfg, n_q, n_k, device), kept.int()
     of_keys = kept.view(BATCH, HEADS_KV, -1, n_q, n_k).sum(2).mT

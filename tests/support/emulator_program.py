@@ -1,6 +1,6 @@
-"""The program in tests/emulator/programs/cases: compiled with the emulator's sources, run by case.
+"""Builds the program in tests/emulator/programs/cases with the emulator's sources, and runs it.
 
-It stops at undefined behaviour, so that every test that runs it is a test of that too.
+The program stops at undefined behaviour, so every test that runs it also checks for that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from support.paths import CSRC, PROGRAMS
 
 CASES = PROGRAMS / "cases"
-DEVICE_CASES = PROGRAMS / "device"  # those that run on GPUs, too
+DEVICE_CASES = PROGRAMS / "device"  # these cases run on GPUs, too
 FLAGS = (
     "-std=c++20",
     "-O1",
@@ -38,7 +38,7 @@ Run = Callable[..., Any]
 
 
 def build(folder: Path) -> None:
-    """The test program, compiled from the emulator's sources and the cases."""
+    """Compiles the test program from the emulator's sources and the cases."""
     sources = [*sorted((CSRC / "emulator").glob("*.cpp")), *sorted(CASES.glob("*.cpp"))]
 
     def compile_one(source: Path) -> str:

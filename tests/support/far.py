@@ -1,4 +1,4 @@
-"""Memory that is reserved but never touched, apart from the pages that hold elements."""
+"""Reserves memory that is never touched, apart from the pages that hold elements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-MAP_NORESERVE = 0x4000  # of Linux: no memory is set aside
+MAP_NORESERVE = 0x4000  # on Linux, reserves no swap space
 
 
 def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
@@ -18,7 +18,7 @@ def untouched(elements: int, dtype: torch.dtype) -> torch.Tensor:
 def interleaved(
     count: int, shape: Sequence[int], dim: int, far: int, dtype: torch.dtype
 ) -> list[torch.Tensor]:
-    """Returns tensors of one memory, each in the gaps of the others: with stride ``far`` along
+    """Returns tensors in one memory, each in the gaps of the others: with stride ``far`` along
     ``dim``, and dense in the other dimensions."""
     strides, step = [1] * len(shape), 1
     for i in reversed(range(len(shape))):

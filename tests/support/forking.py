@@ -1,4 +1,4 @@
-"""Running something in a forked child, which may hang."""
+"""Runs a function in a forked child, which may hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE = 30.0  # seconds
 
 
 def in_child(function: Callable[[], object]) -> str:
-    """Returns what went wrong in the child, or nothing: its exception, or that it did not end."""
+    """Returns the child's exception, or that it hung; empty if nothing went wrong."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""q, k and v of 8 bits with scales, and the check of what a forward makes of them."""
+"""Makes FP8 q, k and v with scales, and checks the results of forwards on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUES = parse_kernel_name_into_config(
 
 
 class Quantised:
-    """q, k and v of 8 bits as a configuration says, their scales, and what they stand for."""
+    """q, k and v, in FP8 where a configuration says so, their scales, and the exact products."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Quantised:
 
 
 def spread(scale: torch.Tensor, heads: int) -> torch.Tensor:
-    """Over (batch, rows, heads, d_head)."""
+    """Returns a scale that broadcasts over (batch, rows, heads, d_head)."""
     of_heads = scale.double().reshape(1 if scale.ndim == 1 else scale.shape[0], 1, -1, 1)
     return (
         of_heads
@@ -79,7 +79,7 @@ def assert_right(
     lse: torch.Tensor,
     **semantics: Any,
 ) -> None:
-    """Of weights in 16 bits twice the error of plain torch, of those in 8 of such weights there."""
+    """Asserts that errors are at most twice those of torch with weights of the same precision."""
     wide = {name: t.double() for name, t in exact.items()}
     truth, _ = reference_varlen(**wide, compute=torch.float64, **semantics)
     if "v" in cfg.fp8_tensors:

@@ -1,4 +1,4 @@
-"""Requests whose keys and values have 8 bits."""
+"""Requests whose keys and values are FP8."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from support.decoding import (
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-SMALL = DECODE.families[0].rule(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
+SMALL = DECODE.families[0].heuristic(DecodeWorkload(DType.BF16, 64, fp8_cache=True))
 
 
 class Quantised:
-    """Requests whose keys and values have 8 bits, and what these stand for."""
+    """Requests with FP8 keys and values, and the exact products with their scales."""
 
     def __init__(self, cfg: DecodeKernelConfig, *args: Any, per: str = "head", **keywords: Any):
         asked = requests(cfg, *args, **keywords)
@@ -63,8 +63,8 @@ class Quantised:
 
 
 def scales_of(t: torch.Tensor, per: str) -> torch.Tensor | None:
-    """So that the largest number is the largest of 8 bits; but for heads or requests of zeros, and
-    NaN for tokens that are."""
+    """Returns scales by which the largest number becomes FP8's maximum. Heads or requests of zeros
+    get 1, and tokens of NaN get NaN."""
     dims = {"head": (0, 1, 3), "request": (1, 3), "tensor": (0, 1, 2, 3), "token": 3}
     if per == "none":
         return None
@@ -75,7 +75,7 @@ def scales_of(t: torch.Tensor, per: str) -> torch.Tensor | None:
 
 
 def spread(scale: torch.Tensor | None) -> torch.Tensor | float:
-    """Over (batch, rows, heads, d_head)."""
+    """Returns a scale that broadcasts over (batch, rows, heads, d_head)."""
     if scale is None:
         return 1.0
     return scale.double()[:, None, :, None] if scale.ndim == 2 else scale.double()[..., None]

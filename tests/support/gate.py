@@ -1,4 +1,4 @@
-"""What is wrong with a call of a tensor that is not what it seems, in words; none if nothing is."""
+"""Says what is wrong with a call on a strange tensor, in words; empty if nothing is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.gate_calls import Operation, Tensors
 from support.strange import KINDS, Kind, UnfitError
 from support.transforms import TRANSFORMS, differ
 
-ALL = "*"  # in place of an argument: each of them
+ALL = "*"  # stands for every argument
 _TYPED = (TypeError, ValueError, NotImplementedError, RuntimeError)
 
 
@@ -30,8 +30,7 @@ def verdict(given: Operation, kind: str, argument: str) -> str:
 
 
 def _is_not_ours(given: Operation, kind: str, argument: str) -> bool:
-    """Returns what the caller's own code, or torch's autograd, does before anything here is
-    called."""
+    """Returns whether the caller's own code, or torch's autograd, fails before flashsmith runs."""
     if kind == "an inference tensor":
         return given.differentiates
     if kind in ("a list", "an array", "symbolic_trace"):
@@ -45,12 +44,12 @@ def chosen(given: Operation, argument: str) -> list[str]:
     return [*given.make(1)] if argument == ALL else [argument]
 
 
-Results = tuple[tuple[torch.Tensor, ...], Tensors]  # and what was written
+Results = tuple[tuple[torch.Tensor, ...], Tensors]  # results, and tensors that were written
 _known: dict[int, Results] = {}
 
 
 def expected_of(given: Operation) -> Results:
-    """Of plain tensors."""
+    """Returns the results of plain tensors."""
     if id(given) not in _known:
         tensors = given.make(1)
         results = given.call(**tensors)
@@ -84,7 +83,7 @@ def _of_kind(given: Operation, kind: Kind, argument: str) -> str:
             return _without_values(results, expected[0])
         return _compared(kind, strange, results, expected)
 
-    # Beside fake tensors it may as well be a real one that is named.
+    # With fake tensors, the message may just as well name a real one.
     named = ALL if kind.expected == "shape" else argument
     words = _refusal_or(given, named, call, "")
     if kind.expected == "taken" and words.startswith(_REFUSED):
@@ -96,7 +95,7 @@ _REFUSED = "refused: "
 
 
 def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: str) -> str:
-    """Returns what a run says; or whether it was refused in words that name the argument."""
+    """Returns a run's verdict; or, if it was refused, whether the message names the argument."""
     try:
         return run()
     except UnfitError:
@@ -104,7 +103,7 @@ def _refusal_or(given: Operation, argument: str, run: Callable[[], str], kind: s
     except EmulatorFault as error:
         return f"reached the kernel: {error}"
     except _TYPED as error:
-        # Within a transform whatever torch computes of a plain tensor is wrapped, too.
+        # Within a transform, results that torch computes from plain tensors are wrapped, too.
         named = chosen(given, ALL if kind else argument)
         names = "|".join(given.names(each) for each in named)
         if re.search(names, str(error)):
@@ -128,7 +127,7 @@ def _without_values(results: Any, expected: Any) -> str:
 
 
 def _compared(kind: Kind, strange: Mapping[str, Any], results: Any, expected: Results) -> str:
-    """Results, and what was written, with those of plain tensors of the same values."""
+    """Compares results, and written tensors, with those of plain tensors of the same values."""
     for i, (own, right) in enumerate(zip(results, expected[0], strict=True)):
         if wrong := differ(kind.plain(own), right):
             return f"result {i}: {wrong}"

@@ -1,4 +1,4 @@
-"""One call of each public function for each group of tensors that it takes."""
+"""Defines a call of each public function for each group of tensors that it takes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BATCH = 2
 class Operation:
     """A call and its tensors.
 
-    make: New ones of a seed, by the names of the function's arguments.
-    call: Of these; returns its results in a tuple.
-    written: Of them, what it writes into.
-    words: What messages may call an argument instead.
-    traced: Whether it can become an operator of torch: functions cannot.
+    make: Returns new tensors of a seed, by the names of the function's arguments.
+    call: Calls the function on these, and returns its results in a tuple.
+    written: Names of tensors that the function writes into.
+    words: Other names that messages may use for an argument.
+    traced: Whether it can become an operator of torch; calls with functions cannot.
     differentiates: Whether it calls autograd itself.
     """
 
@@ -40,7 +40,7 @@ class Operation:
     differentiates: bool = False
 
     def names(self, argument: str) -> str:
-        """A pattern of what a message that names it has."""
+        """Returns a pattern that matches messages which name the argument."""
         words = (self.words or {}).get(argument, "o|out" if argument == "out" else argument)
         return rf"\b({words})\b"
 
@@ -63,7 +63,7 @@ def drawn_ints(low: int, high: int, *shape: int) -> torch.Tensor:
     return torch.randint(low, high, shape, dtype=torch.int32)
 
 
-def places(total: int) -> torch.Tensor:
+def offsets(total: int) -> torch.Tensor:
     middle = int(torch.randint(3, total - 3, ()))
     return torch.tensor([0, middle, total], dtype=torch.int32)
 
@@ -91,7 +91,7 @@ def dense_of_flash(seed: int) -> Tensors:
 @_seeded
 def packed() -> Tensors:
     tensors = {"q": rows(N, HEADS, D), "k": rows(N_K, 1, D), "v": rows(N_K, 1, D)}
-    tensors |= {"cu_seqlens_q": places(N), "cu_seqlens_k": places(N_K)}
+    tensors |= {"cu_seqlens_q": offsets(N), "cu_seqlens_k": offsets(N_K)}
     return {**tensors, "alibi_slopes": torch.rand(BATCH, HEADS), "out": _into((N, HEADS, D))}
 
 
@@ -118,7 +118,8 @@ LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 @_seeded
 def blocks() -> Tensors:
-    """The last two of three blocks of 8 keys are partial or full for either block of queries."""
+    """Returns lists of three blocks of 8 keys: one is partial and one full for either block of
+    queries."""
     counts = torch.ones(1, 1, 2, dtype=torch.int32)
     indices = torch.stack([torch.randperm(3, dtype=torch.int32) for _ in range(2)])[None, None]
     full = (indices + 1) % 3
@@ -189,7 +190,7 @@ def differentiate(**given: Any) -> tuple[torch.Tensor, ...]:
 
 @_seeded
 def by_heads() -> Tensors:
-    """As torch has them: heads before rows."""
+    """Returns tensors in torch's layout: heads before rows."""
     own = {
         name: t.transpose(1, 2).contiguous() for name, t in _qkv("query", "key", "value").items()
     }
@@ -217,7 +218,7 @@ def _alone(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _differentiable(q: Any, k: Any, v: Any, **given: Any) -> tuple[torch.Tensor, ...]:
-    """o, and the gradient by q where that is no leaf of somebody else's."""
+    """Returns o and the gradient by q, which is made a leaf here."""
     leaf = q.detach().requires_grad_()
     o, lse = flashsmith.attention(leaf, k, v, return_lse=True, **given)
     (gradient,) = torch.autograd.grad([o, lse], leaf, [torch.ones_like(o), torch.ones_like(lse)])

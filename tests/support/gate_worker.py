@@ -1,7 +1,7 @@
-"""A process that runs calls in children of its own, so that a crash is a result as others are.
+"""Runs calls in child processes, so that a crash is a result like any other.
 
-Reads lines of JSON, [operation, kind, arguments]; writes one for each, with what ``verdict`` says
-of each argument.
+It reads lines of JSON, [operation, kind, arguments], and answers each with a line: the verdict on
+each argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS = 60  # for one case
 
 
 class Worker:
-    """The process, from the outside."""
+    """A handle of the process that runs the calls."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "support.gate_worker"]
@@ -34,7 +34,7 @@ class Worker:
         )  # fmt: skip
 
     def verdicts(self, operation: str, kind: str, arguments: Sequence[str]) -> dict[str, str]:
-        """Returns what is wrong for each argument, in words; none where nothing is."""
+        """Returns the verdict on each argument: what is wrong, or an empty string."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([operation, kind, [*arguments]]) + "\n")
         self._process.stdin.flush()
@@ -50,9 +50,9 @@ class Worker:
 
 
 def main() -> None:
-    """Until there are no more lines."""
+    """Answers lines until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library's output must not mix with the answers
     warnings.simplefilter("ignore")
     _warm_up()
     for line in sys.stdin:
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """What children would do anew: torch's imports, finding kernels, results to compare with."""
+    """Does once what every child would repeat: imports, finding kernels, expected results."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -98,7 +98,7 @@ def _answer(operation: str, kind: str, arguments: list[str]) -> dict[str, str]:
 
 
 def _in_a_child(operation: str, kind: str, arguments: list[str]) -> dict[str, str]:
-    """As far as the child comes, and why it came no further."""
+    """Returns the verdicts that a child reaches, and the reason if it died."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -122,7 +122,7 @@ def _run(operation: str, kind: str, arguments: list[str], results: IO[str]) -> N
     from support.gate_calls import OPERATIONS
 
     faulthandler.disable()
-    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # a library's prints a stack
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # a library's handler would print a stack
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for argument in arguments:
         signal.alarm(_SECONDS)

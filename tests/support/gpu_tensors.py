@@ -1,4 +1,4 @@
-"""Inputs on the GPU, and the check of a result."""
+"""Makes inputs on the GPU, and checks results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def random_qkv(
     seq_len_k: int | None = None,
     heads_kv: int | None = None,
 ) -> Tensors:
-    """Normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtype."""
+    """Returns normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtype."""
     q_shape = (batch, seq_len, heads, cfg.d_head)
     k_shape = (batch, seq_len_k or seq_len, heads_kv or heads, cfg.d_head)
     dtype = TORCH_DTYPES[cfg.dtype]
@@ -27,7 +27,7 @@ def random_qkv(
 
 
 def assert_correct(o: torch.Tensor, qkv: Tensors, causal: bool = False, what: object = "") -> None:
-    """Against float32 on the GPU."""
+    """Compares a result with float32 on the GPU."""
     exact = reference_attention(*qkv, causal=causal, compute=torch.float32)
     low = reference_attention(*qkv, causal=causal, compute=o.dtype)
     result = compare(o, exact, low)

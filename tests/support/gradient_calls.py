@@ -1,4 +1,4 @@
-"""Calls of a backward: tensors with the forward's exact results, and what is computed."""
+"""Calls of a backward: tensors with the forward's exact results, and their semantics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashsmith.configs import KernelId, Variant
 from flashsmith.lab.soak import SoakCase
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 from support.semantics import packing_of
 
 _BEHIND = 3  # rows of packed tensors that belong to no sequence
@@ -21,7 +21,7 @@ _BEHIND = 3  # rows of packed tensors that belong to no sequence
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Tensors and meaning; what no sequence uses is NaN."""
+    """Tensors and semantics; rows that no sequence uses are NaN."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -40,17 +40,17 @@ class Call:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Of ``flashsmith.attention``."""
+        """The keywords of ``flashsmith.attention``."""
         lengths = {name: t for name, t in vars(self.packing).items() if t is not None}
         return self.semantics.keywords | lengths
 
     @property
-    def extras(self) -> Extras:
+    def extras(self) -> CallArgs:
         longest = self.q.shape[-3]
         return extras_of(self.semantics, self.packing, longest)
 
     def kernel(self, config: Any) -> KernelId:
-        """Returns the one of a configuration that computes it."""
+        """Returns the kernel of a configuration that computes the call."""
         padded = {self.q.shape[-1], self.v.shape[-1]} != {config.d_head}
         return KernelId(config, replace(self.extras.variant, padded=padded))
 
@@ -67,9 +67,9 @@ def call_of(
     change: Callable[..., object] | None = None,
     **semantics: Any,
 ) -> Call:
-    """Of normal tensors; with ``step`` of its multiples, between -2 and 2.
+    """Returns a call on normal tensors; with ``step``, on multiples of it between -2 and 2.
 
-    change: Of q, k, v and do, in place.
+    change: Changes q, k, v and do in place.
     """
     packing, d_v = packing or Packing(), d_v or k_shape[-1]
     meaning = Semantics(**semantics)
@@ -97,27 +97,27 @@ def _normal(shape: tuple[int, ...], step: float) -> torch.Tensor:
 
 
 def drawn_call(case: SoakCase) -> Call:
-    """Of a case's sizes, lengths and meaning."""
-    problem, ragged = case.problem, case.ragged
+    """Returns a call with a case's sizes, lengths and semantics."""
+    problem, varlen = case.problem, case.varlen
     torch.manual_seed(case.seed)
     meaning = case.meaning.semantics(problem, case.softmax_scale, case.seed, "cpu")
     q_shape, k_shape = tuple(problem.q_shape), tuple(problem.k_shape)
-    if ragged.lengths_q is not None:
-        q_shape = (sum(ragged.lengths_q) + _BEHIND, *q_shape[2:])
-    if ragged.lengths_k is not None:
-        k_shape = (sum(ragged.lengths_k) + _BEHIND, *k_shape[2:])
+    if varlen.lengths_q is not None:
+        q_shape = (sum(varlen.lengths_q) + _BEHIND, *q_shape[2:])
+    if varlen.lengths_k is not None:
+        k_shape = (sum(varlen.lengths_k) + _BEHIND, *k_shape[2:])
     return call_of(
-        problem.dtype.to_torch_dtype(), q_shape, k_shape, problem.d_v, ragged.packing("cpu"),
+        problem.dtype.to_torch_dtype(), q_shape, k_shape, problem.d_v, varlen.packing("cpu"),
         with_dlse=case.seed % 2 == 1, **vars(meaning),
     )  # fmt: skip
 
 
 def variant_call(variant: Variant) -> Call:
-    """Returns a small one of BF16 and d_head 64 that computes all of a variant; steps of it are
-    exact."""
+    """Returns a small BF16 call of d_head 64 that computes all of a variant; its numbers are
+    multiples of 2^-4, whose products are exact."""
     d_head, d_v = (48, 40) if variant.padded else (64, 64)
     q_shape, k_shape, packing = (2, 70, 2, d_head), (2, 90, 1, d_head), None
-    if variant.ragged:
+    if variant.varlen:
         packing = packing_of([70, 0, 35], [90, 20, 30])
         q_shape, k_shape = (105, 2, d_head), (140, 1, d_head)
     return call_of(
@@ -127,7 +127,7 @@ def variant_call(variant: Variant) -> Call:
 
 
 def _meaning_of(variant: Variant) -> dict[str, Any]:
-    """For two heads, 70 queries and 90 keys, with a tensor of each kind."""
+    """Returns semantics for two heads, 70 queries and 90 keys, with a tensor of each kind."""
     causal = variant.causal and not variant.window
     meaning: dict[str, Any] = {"causal": causal, "softmax_scale": 0.2}
     if variant.window:
@@ -149,7 +149,7 @@ def _meaning_of(variant: Variant) -> dict[str, Any]:
 def used_rows(
     q: torch.Tensor, k: torch.Tensor, packing: Packing
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of q and of k: which rows belong to a sequence and are used."""
+    """Returns masks of the rows of q and of k that belong to a sequence and are used."""
     used_q, used_k = (torch.zeros(t.shape[:-2], dtype=torch.bool) for t in (q, k))
     for sequence in packing.sequences(q, k, Semantics()):
         used_q[sequence.place_q] = True

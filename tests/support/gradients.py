@@ -1,4 +1,4 @@
-"""What a backward's kernels make of a call, the truth, and the check of a result."""
+"""Runs a backward's kernels on calls, computes the truth, and checks the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashsmith.configs import BackwardKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
-    Gradients,
+    ReferenceGradients,
     compare,
     reference_gradients,
     score_error,
@@ -20,18 +20,18 @@ from flashsmith.reference import (
 from flashsmith.runtime import BackwardKernel, GradientTensors, emulation, find_backward
 from support.gradient_calls import Call
 
-_GUARD = 7.0  # around what a kernel writes
+_GUARD = 7.0  # fills the memory around results
 _GAP = 8  # elements at either end of a row, and of the head dimension behind the last head
 _FP32 = 2.0**-22
-_MOST_OF_MEAN = 1.5  # of the mean error of the computation in low precision
-_MOST_OF_MOVED = 2  # of what the error of the weights alone does to the largest gradient
+_MAX_OF_MEAN = 1.5  # the largest ratio to the mean error of low precision
+_MAX_OF_MOVED = 2  # the largest ratio to the effect of the weights' error on the largest gradient
 
 
 # ---- the truth ----
 
 
-def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
-    """By the reference, sequence by sequence; NaN where none uses a row."""
+def truth_of(call: Call, compute: torch.dtype = torch.float64) -> ReferenceGradients:
+    """Computes the reference, sequence by sequence; rows that no sequence uses are NaN."""
     given = {"dlse": call.dlse, "compute": compute}
     if call.semantics.bias is not None:  # then there are no lengths
         return reference_gradients(
@@ -52,14 +52,14 @@ def truth_of(call: Call, compute: torch.dtype = torch.float64) -> Gradients:
         sequence.of_k(v)[:] = found.v
         if sinks is not None and found.sinks is not None:
             sinks += found.sinks
-    return Gradients(q, k, v, sinks)
+    return ReferenceGradients(q, k, v, sinks)
 
 
-def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
-    """The largest error is at most twice that of the same computation in the tensors' dtype, and
-    the mean at most one and a half times, beside what rounding the exact gradient costs."""
+def assert_near_truth(found: ReferenceGradients, call: Call, what: object = "") -> None:
+    """Asserts that the largest error is at most twice that of the same computation in the tensors'
+    dtype, and the mean at most one and a half times, beside rounding of the exact gradient."""
     exact, low = truth_of(call), truth_of(call, call.q.dtype)
-    moved = _MOST_OF_MOVED * _error_of_weights(call)
+    moved = _MAX_OF_MOVED * _error_of_weights(call)
     for name in ("q", "k", "v", "sinks", "bias"):
         own, right, rough = (getattr(each, name) for each in (found, exact, low))
         assert (own is None) == (right is None), name
@@ -70,7 +70,7 @@ def assert_near_truth(found: Gradients, call: Call, what: object = "") -> None:
         allowance = moved * largest + _noise(call, name)
         of_largest = compare(own, right, rough.to(right.dtype), allowance)
         assert of_largest.ok, f"{what}: d{name}: {of_largest}"
-        allowed = _MOST_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
+        allowed = _MAX_OF_MEAN * (_mean(rough, right) + _mean(right.to(own.dtype), right))
         allowed += moved * _mean(right, torch.zeros_like(right)) + _noise(call, name)
         error = _mean(own, right)
         assert error <= allowed, f"{what}: d{name} is off by {error:.3g}, allowed {allowed:.3g}"
@@ -81,8 +81,7 @@ def _mean(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _noise(call: Call, name: str) -> float:
-    """Returns what remains of a gradient that is nothing, beside sums in FP32 and an o that is
-    rounded."""
+    """Returns the error that remains in a gradient of zero, from FP32 sums and the rounded o."""
 
     def size(t: torch.Tensor) -> float:
         return t.float().nan_to_num(0, 0, 0).abs().amax().item() if t.numel() else 0.0
@@ -96,7 +95,7 @@ def _noise(call: Call, name: str) -> float:
 
 
 def _error_of_weights(call: Call) -> float:
-    """Relative, of a kernel whose tanh is not the one that the exact log-sum-exp is of."""
+    """Returns the relative error of weights if the kernel's tanh is not the exact LSE's."""
     if call.semantics.softcap == 0:
         return 0.0
     errors = [
@@ -114,11 +113,12 @@ def _error_of_weights(call: Call) -> float:
 
 def launch(
     kernel: KernelId, call: Call, *, seed: int = 0, gaps: bool = False, are_new: bool = False
-) -> Gradients:
-    """Returns what the kernels leave in memory that was NaN, with NaN in the workspace.
+) -> ReferenceGradients:
+    """Returns the kernels' results in memory that was NaN, with a workspace of NaN.
 
-    are_new: Rows of no sequence become 0.
-    gaps: Between the rows of all tensors, with NaN in them; what is around results must stay.
+    are_new: Whether rows of no sequence become 0.
+    gaps: Whether all tensors have gaps of NaN between their rows; the kernels must not write around
+        results.
     """
     loaded = find_backward(kernel, Target.emulator())
     with emulation(loaded, seed=seed, count=False):
@@ -127,7 +127,7 @@ def launch(
 
 def launch_loaded(
     loaded: BackwardKernel, call: Call, *, gaps: bool = False, are_new: bool = False
-) -> Gradients:
+) -> ReferenceGradients:
     extras = call.extras
     rooms = [_room(t, gaps) for t in (call.q, call.k, call.v)]
     tensors = tensors_of(call, [room.inside for room in rooms], gaps)
@@ -140,13 +140,13 @@ def launch_loaded(
     if dbias is not None:
         dbias = dbias.sum_to_size(extras.bias.shape).to(extras.bias.dtype)
     dq, dk, dv = (room.inside.clone() for room in rooms)
-    return Gradients(dq, dk, dv, tensors.dsinks, dbias)
+    return ReferenceGradients(dq, dk, dv, tensors.dsinks, dbias)
 
 
 def tensors_of(
     call: Call, results: Sequence[torch.Tensor] | None = None, gaps: bool = False
 ) -> GradientTensors:
-    """As kernels take them; those for the results made here unless they are given."""
+    """Returns a backward's tensors; results that are not passed are made here."""
     dq, dk, dv = results or (torch.full_like(t, math.nan) for t in (call.q, call.k, call.v))
     q, k, v, o, do = (_laid_out(t, gaps) for t in (call.q, call.k, call.v, call.o, call.do))
     lse, dlse = call.lse, call.dlse
@@ -160,13 +160,13 @@ def tensors_of(
 
 @dataclass(frozen=True, eq=False)
 class _Room:
-    """Memory for a gradient, and what is around it."""
+    """Memory for a gradient, inside a larger tensor."""
 
     inside: torch.Tensor
     whole: torch.Tensor
 
     def check(self) -> None:
-        """Nothing was written around it."""
+        """Asserts that nothing was written around the gradient."""
         found = self.inside.clone()
         self.inside.fill_(_GUARD)
         assert (self.whole == _GUARD).all(), "something was written around a gradient"
@@ -186,7 +186,7 @@ def _room(like: torch.Tensor, gaps: bool) -> _Room:
 
 
 def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
-    """Returns the same values; with NaN before, behind and between the rows."""
+    """Returns the same values; if ``gaps``, with NaN before, behind and between the rows."""
     if not gaps:
         return t
     *batch, seq_len, heads, d = t.shape
@@ -194,15 +194,17 @@ def _laid_out(t: torch.Tensor, gaps: bool) -> torch.Tensor:
     return whole[..., 1:-1, :-1, _GAP:-_GAP].copy_(t)
 
 
-def differing(config: BackwardKernelConfig, one: Gradients, other: Gradients) -> list[str]:
-    """Returns which gradients have other bits, of those that have the same at every run."""
+def differing(
+    config: BackwardKernelConfig, one: ReferenceGradients, other: ReferenceGradients
+) -> list[str]:
+    """Lists the gradients whose bits differ, among those that are the same at every run."""
     names = ["q"] if config.is_deterministic else []
     names += ["k", "v", "sinks", "bias"]
     return [name for name in names if not _same(getattr(one, name), getattr(other, name))]
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Bitwise, NaN for NaN."""
+    """Returns whether two tensors are equal, where NaN equals NaN."""
     if one is None or other is None:
         return one is other
     return torch.equal(one.nan_to_num(nan=_GUARD), other.nan_to_num(nan=_GUARD))

@@ -1,4 +1,4 @@
-"""Ways in which torch lets a program write other values into a tensor, with a new version."""
+"""Ways in which torch lets a program write values into a tensor, with a new version of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Way = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def _step(t: torch.Tensor, other: torch.Tensor) -> None:
-    """An optimiser's; of numbers that do not count, a copy."""
+    """Writes values by an optimiser's step; by a copy if the tensor cannot be optimised."""
     if t.is_floating_point() and t.is_leaf:
         t.grad = (t - other).to(t.dtype)
         torch.optim.SGD([t], lr=1.0).step()
@@ -22,7 +22,7 @@ def _step(t: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _load(t: torch.Tensor, other: torch.Tensor) -> None:
-    """What ``load_state_dict`` does to a buffer."""
+    """Writes values as ``load_state_dict`` does to a buffer."""
     module = torch.nn.Module()
     module.register_buffer("t", t)
     module.load_state_dict({"t": other})
@@ -33,7 +33,7 @@ def _infer(t: torch.Tensor, other: torch.Tensor) -> None:
         t.copy_(other)
 
 
-# Of a tensor, and of other values for it of its shape and dtype.
+# Each way takes a tensor, and other values of its shape and dtype.
 VALUES: dict[str, Way] = {
     "copy_": lambda t, other: t.copy_(other),
     "add_": lambda t, other: t.add_(other - t),
@@ -51,7 +51,7 @@ VALUES: dict[str, Way] = {
     "a step of an optimiser": _step,
     "load_state_dict": _load,
 }
-# The same numbers in another shape, or other memory in place of the tensor's.
+# These give the tensor another shape, or other memory.
 SHAPES: dict[str, Way] = {
     "unsqueeze_": lambda t, other: t.unsqueeze_(0),
     "transpose_": lambda t, other: t.transpose_(0, -1),
@@ -62,7 +62,7 @@ WAYS = VALUES | SHAPES
 
 
 def change(t: torch.Tensor, other: torch.Tensor, way: str) -> None:
-    """Writes ``other`` into t, or whatever the way is, as torch's autograd can see."""
+    """Writes ``other`` into t, or changes it otherwise, as torch's autograd can see."""
     if t.ndim == 0:
         way = "copy_"
     before = t._version
@@ -72,7 +72,7 @@ def change(t: torch.Tensor, other: torch.Tensor, way: str) -> None:
 
 
 def all_ways(random: Random) -> Iterator[str]:
-    """Returns one after the other, without end, from anywhere on."""
+    """Returns an endless iterator over the ways, from a random one on."""
     first = random.randrange(len(WAYS))
     names = [*WAYS]
     return cycle(names[first:] + names[:first])

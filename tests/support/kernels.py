@@ -1,4 +1,4 @@
-"""The kernels that the tests run: of each family, each mechanism at least once."""
+"""The kernels that the tests run: each mechanism of each family at least once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Samples:
 
     Attributes:
         configs: Each mechanism, d_head and dtype at least once.
-        some: Of these, those that differ in kind: for tests that take long.
+        some: A few of these that differ in kind, for tests that take long.
         synchronised: Every way in which the family's kernels synchronise.
     """
 

@@ -1,4 +1,4 @@
-"""Tensors of the same numbers that lie in memory in other ways."""
+"""Makes tensors of the same numbers in other memory layouts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch.nn.functional as F
 
 
 def with_gaps(t: torch.Tensor) -> torch.Tensor:
-    """Returns every second element."""
+    """Returns the numbers as every second element of a larger tensor."""
     return torch.stack([t, torch.ones_like(t)], -1).flatten(-2)[..., ::2]
 
 
 def of_wider_rows(t: torch.Tensor, before: int = 0, behind: int = 4) -> torch.Tensor:
-    """Between other elements."""
+    """Returns the numbers in longer rows, between other elements."""
     return F.pad(t, (before, behind), value=1)[..., before : -behind or None]
 
 
 def innermost(t: torch.Tensor, dim: int) -> torch.Tensor:
-    """With elements of another dimension than the last next to each other."""
+    """Returns the numbers with another dimension than the last contiguous."""
     return t.transpose(dim, -1).contiguous().transpose(dim, -1)
 
 

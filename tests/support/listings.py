@@ -1,4 +1,4 @@
-"""Listings of machine code for tests, as cuobjdump prints them."""
+"""Makes listings of machine code for tests, as cuobjdump prints them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ _NO_SCOREBOARD = 7
 
 
 def excerpt(arch: str) -> str:
-    """Returns what nvcc made of data/machine_code/release.cu."""
+    """Returns nvcc's machine code of data/machine_code/release.cu."""
     return (DATA / f"release.{arch}.sass").read_text()
 
 
 def encoding(holds: int | None = None, waits: tuple[int, ...] = ()) -> str:
-    """Returns the second word of an instruction that does nothing but hold and wait for
-    scoreboards."""
+    """Returns the second word of an instruction that only holds and awaits scoreboards."""
     mask = sum(1 << board for board in waits)
     board = _NO_SCOREBOARD if holds is None else holds
     control = 1 | board << 5 | _NO_SCOREBOARD << 8 | mask << 11
@@ -23,11 +22,11 @@ def encoding(holds: int | None = None, waits: tuple[int, ...] = ()) -> str:
 
 
 def listing(program: str, arch: str = "sm_90a", function: str = "kernel") -> str:
-    """Returns a function, from one instruction a line, 16 bytes each.
+    """Returns the listing of a function, from one instruction a line, 16 bytes each.
 
     ``-> 2`` at the end of a line holds the scoreboard 2 until the result is there; ``<- 0,1`` waits
-    for the scoreboards 0 and 1. Both may be there, in this order. ``NAME:`` before an instruction
-    names its address; ``{NAME}`` is replaced by it.
+    for the scoreboards 0 and 1. A line may have both, in this order. ``NAME:`` before an
+    instruction names its address; ``{NAME}`` is replaced by it.
     """
     lines = [line.strip() for line in program.strip().splitlines()]
     names, bodies = {}, []

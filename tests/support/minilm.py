@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 of sentence-transformers with its trained weights, and sentences for it."""
+"""Loads all-MiniLM-L6-v2 of sentence-transformers with trained weights, and sentences for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from support.models import each_way
 
-# The first two mean the same.
+# The first two sentences mean the same.
 SENTENCES = (
     "A man is eating food.",
     "Someone is having a meal.",
@@ -27,7 +27,7 @@ _VARIABLE = "FLASHSMITH_TEST_MINILM"
 
 
 def why_missing() -> str:
-    """Empty where the files of the model are at hand; else what is missing, and how to get it."""
+    """Returns what is missing and how to get it; empty if the files of the model are there."""
     if given := os.environ.get(_VARIABLE):
         if (Path(given) / "config.json").is_file():
             return ""
@@ -44,8 +44,8 @@ def why_missing() -> str:
 
 
 def model_folder() -> Path:
-    """Returns the folder of the model. A test that needs them fails without; `make test` and
-    `make gpu` install them."""
+    """Returns the folder of the model's files. A test that needs them fails without them; `make
+    test` and `make gpu` install them."""
     if reason := why_missing():
         pytest.fail(reason)
     if given := os.environ.get(_VARIABLE):
@@ -56,7 +56,7 @@ def model_folder() -> Path:
 
 
 def load_model() -> Any:
-    """In float32."""
+    """Loads the model in float32, with eager attention."""
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(
@@ -65,7 +65,7 @@ def load_model() -> Any:
 
 
 def tokens_of(sentences: tuple[str, ...], padding_side: str) -> dict[str, torch.Tensor]:
-    """Returns what the model takes; sentences of different lengths, so all but the longest are
+    """Returns the model's inputs. The sentences have different lengths, so all but the longest are
     padded."""
     from transformers import AutoTokenizer
 
@@ -82,17 +82,17 @@ def tokens_of(sentences: tuple[str, ...], padding_side: str) -> dict[str, torch.
 
 
 def embeddings_of(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Returns the mean of a sentence's tokens, of length 1."""
+    """Returns each sentence's mean over its tokens, scaled to length 1."""
     return F.normalize((states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=-1)
 
 
 def assert_embeddings_as_eager(
     model: Any, name: str, dtype: torch.dtype, tokens: dict[str, torch.Tensor]
 ) -> None:
-    """As close to those in float32 as those of eager attention in low precision are, twice over.
+    """Asserts that errors against float32 are at most twice those of eager attention in ``dtype``.
 
-    The tolerance is small beside what tells two sentences apart, and those that mean the same are
-    closer to each other: the weights are the trained ones.
+    The tolerance is small beside the distance between sentences, and the two sentences that mean
+    the same are closer to each other, because the weights are trained.
     """
     states = each_way(model, name, dtype, **tokens)
     exact, own, ours = (embeddings_of(each, tokens["attention_mask"]) for each in states)

@@ -1,4 +1,4 @@
-"""Tiny models of transformers with random weights, each with something of its own in attention."""
+"""Makes tiny models of transformers with random weights; each has a special kind of attention."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-# What float16 costs a parameter's gradient, of its own size and of that of all: some should be 0.
+# The error of a gradient in float16, relative to its own size and, as some should be 0, to all.
 _OF_OWN, _OF_ALL = 4e-3, 1e-5
 
-# What the models are asked about.
+# These are the inputs of the models.
 LENGTH = 9
 PADDING = {
     "no padding": None,
@@ -69,9 +69,10 @@ def _config(name: str) -> Any:
 
 
 def tiny_model(name: str) -> Any:
-    """In float32. Weights are large enough for attention to be far from uniform.
+    """Returns a model in float32 whose weights are large enough for attention to be far from
+    uniform.
 
-    T5 does not scale its scores.
+    T5 does not scale its scores, so its weights are smaller.
     """
     import transformers as t
 
@@ -90,7 +91,7 @@ def tiny_model(name: str) -> Any:
 
 @contextmanager
 def low_precision(model: Any, dtype: torch.dtype) -> Iterator[Any]:
-    """The model with rounded weights; afterwards it has its own back."""
+    """Yields the model with rounded weights, and restores its own afterwards."""
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     try:
         yield model.to(dtype)
@@ -99,7 +100,7 @@ def low_precision(model: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def hidden(model: Any, implementation: str, **arguments: Any) -> torch.Tensor:
-    """Returns the last hidden states, in float32."""
+    """Returns the last hidden states in float32."""
     model.set_attn_implementation(implementation)
     if model.config.is_encoder_decoder:
         arguments["decoder_input_ids"] = arguments["input_ids"].flip(0)[:, :6]
@@ -109,7 +110,7 @@ def hidden(model: Any, implementation: str, **arguments: Any) -> torch.Tensor:
 def each_way(
     model: Any, name: str, dtype: torch.dtype, **arguments: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hidden states: in float32; in low precision by the model's own attention, and by ours."""
+    """Returns hidden states in float32, and in low precision with eager attention and with ours."""
     exact = hidden(model, "eager", **arguments)
     with low_precision(model, dtype):
         return exact, hidden(model, "eager", **arguments), hidden(model, name, **arguments)
@@ -122,7 +123,7 @@ def assert_as_eager(
     dtype: torch.dtype = torch.bfloat16,
     **arguments: Any,
 ) -> None:
-    """As close to the model in float32 as its own attention in low precision is, twice over.
+    """Asserts that errors against float32 are at most twice those of eager attention in ``dtype``.
 
     used: (batch, seq_len), not zero where the result counts.
     """
@@ -135,8 +136,8 @@ def assert_as_eager(
 def assert_gradients_as_eager(
     model: Any, name: str, used: torch.Tensor | None = None, **arguments: Any
 ) -> None:
-    """Of the parameters, for random weights on the hidden states that count: the error of each in
-    float16 is at most twice that with the model's own attention, beside what rounding costs."""
+    """Compares the parameters' gradients of a random weighting of the hidden states that count: in
+    float16, each error is at most twice that of eager attention, beside rounding."""
     weights = torch.randn(*IDS.shape, model.config.hidden_size, device=model.device) / 100
     if used is not None:
         weights *= used[..., None]
@@ -154,7 +155,7 @@ def assert_gradients_as_eager(
 def _gradients(
     model: Any, implementation: str, weights: torch.Tensor, **arguments: Any
 ) -> dict[str, torch.Tensor]:
-    """By the names of the parameters that have one."""
+    """Returns the gradients by the names of the parameters that have one."""
     model.zero_grad()
     (hidden(model, implementation, **arguments) * weights).sum().backward()
     return {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}

@@ -1,4 +1,4 @@
-"""Policies of traced functions, compiled by the host's compiler and run over rows of inputs."""
+"""Compiles the policies of traced functions for the host, and runs them on rows of inputs."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ void run(const char *inputs, const char *outputs) {{
   ModBuffers buffers{{}};
   std::vector<std::vector<char>> memory;
   for (int k = 0; k < counts[1]; k++) {{
-    const auto shape = read<int32_t>(in, 2 * kMostModDimensions);
+    const auto shape = read<int32_t>(in, 2 * kMaxModDimensions);
     std::memcpy(buffers.size[k], shape.data(), sizeof(buffers.size[k]));
-    std::memcpy(buffers.stride[k], &shape[kMostModDimensions], sizeof(buffers.stride[k]));
+    std::memcpy(buffers.stride[k], &shape[kMaxModDimensions], sizeof(buffers.stride[k]));
     memory.push_back(read<char>(in, read<int32_t>(in, 1)[0]));
     buffers.buffer[k] = memory.back().data();
   }}
@@ -78,7 +78,7 @@ INPUTS = ("score", "b", "h", "q", "kv")
 
 
 class Policies:
-    """One program of several policies."""
+    """A program of several policies."""
 
     def __init__(self, folder: Path, mods: Mapping[str, Mods]) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class Policies:
     def run(
         self, name: str, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the scores and what is visible, for each row of the inputs."""
+        """Returns the scores, and whether keys are visible, for each row of the inputs."""
         rows = self._run(name, inputs)
         return rows[:, 0], rows[:, 1] != 0
 
@@ -132,7 +132,7 @@ def _ints(*values: int) -> bytes:
 
 
 def _memory(tensor: torch.Tensor) -> bytes:
-    """Returns all that the tensor's indices reach, and no more."""
+    """Returns the memory that the tensor's indices reach, and no more."""
     from flashsmith.mods.buffers import extent
 
     flat = tensor.as_strided((extent(tensor),), (1,))

@@ -1,4 +1,4 @@
-"""Keys that a call appends to a cache, and the rotary embedding by its formula."""
+"""Splits off new keys, which a call appends to a KV cache, and computes the rotary embedding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ NEW = 3
 def turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor, pairs: bool
 ) -> torch.Tensor:
-    """Returns the rotary embedding of x, (batch, n, heads, d), at (batch, n) positions, by its
-    formula."""
+    """Returns the rotary embedding of x, (batch, n, heads, d), at positions (batch, n)."""
     half = cos.shape[1]
     rotary = x[..., : 2 * half].double()
     low, high = (
@@ -31,7 +30,7 @@ def angles(rows: int, half: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def before(asked: Requests, n_new: int = NEW) -> tuple[Requests, torch.Tensor, torch.Tensor]:
-    """Without the last keys of each request, which are the new ones."""
+    """Returns requests without their last keys, and these as the new ones."""
     lengths = tuple(n - n_new for n in asked.lengths)
     places = torch.tensor(lengths)[:, None] + torch.arange(n_new)
     rows = torch.arange(len(lengths))[:, None]

@@ -1,4 +1,4 @@
-"""A copy of the package, which tests change to see what it takes to extend it."""
+"""Copies the package, which tests change to see what it takes to extend it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ INCLUDE = "csrc/include/flashsmith"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The package, to be changed."""
+    """A copy of the package, to be changed."""
     ignored = shutil.ignore_patterns("__pycache__")
     return Path(shutil.copytree(PACKAGE, tmp_path / "src" / "flashsmith", ignore=ignored))
 
 
 def run(copy: Path, program: str) -> str:
-    """Returns what a program prints that imports the copy and compiles into a cache of its own."""
+    """Returns the output of a program that imports the copy and compiles into a separate cache."""
     cache = kernel_free_cache(copy.parent.parent / "cache")
     environment = os.environ | {
         "PYTHONPATH": str(copy.parent),

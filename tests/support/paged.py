@@ -1,5 +1,4 @@
-"""Packed queries of requests whose keys lie in pages, and what ``flash_attn_varlen_func`` makes of
-them."""
+"""Packed queries over keys in pages, for ``flash_attn_varlen_func``, and the check of results."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from support.decoding import PLAIN, Requests, in_pages, requests
 
 D_HEAD = 64
 LENGTHS_K = (40, 0, 1, 33, 70)
-MANY, FEW = (9, 3, 1, 33, 130), (2, 3, 1, 0, 4)  # queries of each: copied pages, and decode
+MANY, FEW = (9, 3, 1, 33, 130), (2, 3, 1, 0, 4)  # queries a request: gathered pages; decode
 
 
 @dataclass(frozen=True, eq=False)
 class Paged:
-    """q of requests one behind the other, with ``spare`` rows that are nobody's before and behind
-    them; their keys in pages, and in a row."""
+    """Packed q of requests, with ``spare`` unused rows before and behind them; their keys in pages,
+    and in slots."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -36,7 +35,7 @@ class Paged:
     def attend(
         self, lengths: tuple[int, ...] = (), **keywords: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """o and lse; ``lengths``: the longest of q and k."""
+        """Returns o and lse; ``lengths``: the maximum lengths of q and k."""
         tensors = self.arguments[:5]
         return flash_attn_varlen_func(
             *tensors, *(lengths or self.arguments[5:]), block_table=self.table, return_lse=True,
@@ -45,7 +44,7 @@ class Paged:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Of ``flash_attn_varlen_func``."""
+        """The arguments of ``flash_attn_varlen_func``."""
         longest = max(self.n_q, default=0), max(self.in_a_row.lengths, default=0)
         return self.q, self.k, self.v, self.cu_seqlens_q, self.cu_seqlens_k, *longest
 

@@ -1,4 +1,4 @@
-"""Where things lie in the project."""
+"""Paths of folders in the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permissions that hold for root, too."""
+"""Enforces permissions for root, too."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Read, write and search whatever the mode says: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+# These two capabilities override the mode: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 _OVERRIDING = 1 << 1 | 1 << 2
 
 
 @contextmanager
 def obeying_permissions() -> Iterator[None]:
-    """Root, who may read and write everywhere, puts that aside; everybody else cannot."""
+    """Drops root's right to read and write everywhere for a while; other users do not have it."""
     if os.geteuid() != 0:
         yield
         return

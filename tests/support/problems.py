@@ -1,4 +1,4 @@
-"""Inputs for kernels, and the check of a result."""
+"""Makes inputs for kernels, and checks results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def random_qkv(
     seq_len_k: int | None = None,
     heads_kv: int | None = None,
 ) -> Tensors:
-    """Normal q, k, v of shape (batch, seq_len, heads, d_head), of the dtypes that cfg says."""
+    """Returns normal q, k, v of shape (batch, seq_len, heads, d_head), of cfg's dtypes."""
     q_shape = (batch, seq_len, heads, cfg.d_head)
     k_shape = (batch, seq_len_k or seq_len, heads_kv or heads, cfg.d_head)
     shapes = {"q": q_shape, "k": k_shape, "v": k_shape}
@@ -43,7 +43,7 @@ def random_qkv(
 
 
 def in_16_bits(qkv: Tensors, dtype: torch.dtype) -> Tensors:
-    """Those of 8 bits, exactly."""
+    """Returns FP8 tensors converted to ``dtype``, exactly, and other tensors unchanged."""
     q, k, v = (t.to(dtype) if t.dtype == FP8 else t for t in qkv)
     return q, k, v
 
@@ -51,7 +51,7 @@ def in_16_bits(qkv: Tensors, dtype: torch.dtype) -> Tensors:
 def run(
     kernel: Kernel, qkv: Tensors, scale: float | None = None, o: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Returns the kernel's result, into ``o`` or memory that was NaN."""
+    """Runs a kernel, and returns its result in ``o``, or in memory that was NaN."""
     config = kernel.instance.config
     if o is None:
         o = torch.full(qkv[0].shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])
@@ -76,7 +76,7 @@ def assert_correct(
 
 
 def run_with_lse(kernel: Kernel, qkv: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the kernel's result and log-sum-exp, into memory that was NaN."""
+    """Returns the kernel's result and LSE, in memory that was NaN."""
     q, config = qkv[0], kernel.instance.config
     batch, seq_len, heads, _ = q.shape
     o = torch.full(q.shape, torch.nan, dtype=TORCH_DTYPES[config.dtype])
@@ -87,8 +87,8 @@ def run_with_lse(kernel: Kernel, qkv: Tensors) -> tuple[torch.Tensor, torch.Tens
 
 
 def assert_lse(lse: torch.Tensor, qkv: Tensors, instance: KernelId) -> None:
-    """FP32 sums of exact exponentials; polynomials have a relative error of 7.5e-5, and scores of 8
-    bits are rough sums."""
+    """Compares with FP32 sums of exact exponentials; polynomials have a relative error of 7.5e-5,
+    and FP8 scores are rough sums."""
     q, k, _ = in_16_bits(qkv, TORCH_DTYPES[instance.config.dtype])
     expected = reference_lse(q, k, causal=instance.variant.causal).float()
     error = 8e-5 if getattr(instance.config, "fma_exponentials", 0) else 3e-6
@@ -97,5 +97,5 @@ def assert_lse(lse: torch.Tensor, qkv: Tensors, instance: KernelId) -> None:
 
 
 def heed_interrupts() -> None:
-    """For Popen's preexec_fn: a background session ignores SIGINT, its child must not."""
+    """Restores SIGINT, which a background session ignores; for Popen's preexec_fn."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Modes and arguments that several operations take, for ``repeated_draws``."""
+"""Makes the modes and arguments that several operations take, for ``repeated_draws``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD_LAYOUTS = ("8 bytes on", "an element on", "odd rows", "every second")
 
 @contextmanager
 def in_mode(name: str | None) -> Iterator[None]:
-    """Runs a call under one of torch's switches; or as on a GPU, where lengths are not read."""
+    """Runs a call under one of torch's modes; or as on a GPU, where lengths are not read."""
     torch.set_deterministic_debug_mode("error" if name == "deterministic" else "default")
     modes = {"no_grad": torch.no_grad, "inference": torch.inference_mode, "unread": _unread}
     try:

@@ -1,4 +1,4 @@
-"""Calls of ``attention`` and ``forward``, with and without gradients, for ``repeated_draws``."""
+"""Makes calls of ``attention`` for ``repeated_draws``, with or without gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.repeated_calls import LAYOUTS, World
 from support.repeated_draws import Thing
 from support.repeated_functions import MASKS, SCORES, masks, score_mod
 
-# Of other tiles than what is selected, and so of other bits.
+# These have other tiles than the selected kernels, and so give other bits.
 _SM90 = "(FP16, 64, 64, 48, 1): wgmma+stages_1+tma_store"
 _SM80 = "(FP16, 64, 64, 32, 4): async+eager+swizzled+load_0_2_0_tiles+opt_softmax"
 
@@ -53,7 +53,7 @@ THINGS = {
         (("cu", "falls"), ("seqused_k", "int64"), ("seqused_k", "many")),
         decides=True,
     ),
-    "max_seqlen": Thing((None, 90, 500, 3, True)),  # looked at beside lengths alone
+    "max_seqlen": Thing((None, 90, 500, 3, True)),  # used only with lengths
     "dropout": Thing((0.0, (0.25, 0), (0.25, 1), (0.5, 0), (0.5, None)), ((1.0, 0),), decides=True),
     "score_mod": Thing(SCORES, decides=True),
     "mask": Thing(MASKS, decides=True),
@@ -63,7 +63,7 @@ THINGS = {
 
 
 def make(world: World, chosen: dict[str, Any]) -> Any:
-    """Returns the result of a call; and its gradients, where it is differentiable."""
+    """Returns the result of a call, and its gradients if any are wanted."""
     tensors, keywords = arguments(world, chosen)
     gradient = chosen.get("gradient")
     for name in gradient or ():
@@ -101,7 +101,7 @@ def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dic
         name: world.normal(name, shape, dtype, chosen["contents"], chosen[name])
         for name, shape in shapes.items()
     }
-    most = chosen["max_seqlen"]
+    maximum = chosen["max_seqlen"]
     keywords = {
         "out": _out(world, chosen["out"], (*of_q, heads, d_v), dtype, tensors["q"]),
         "return_lse": chosen["lse"],
@@ -114,7 +114,7 @@ def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dic
         "sinks": sinks(world, chosen["sinks"], heads, dtype),
         "bias": _bias(world, chosen["bias"], (batch, heads, n_q, n_k), dtype),
         **lengths,
-        **({"max_seqlen_q": most, "max_seqlen_k": most} if lengths else {}),
+        **({"max_seqlen_q": maximum, "max_seqlen_k": maximum} if lengths else {}),
         **_dropout(world, chosen["dropout"]),
         "score_mod": score_mod(world, chosen["score_mod"], heads),
         **masks(world, chosen["mask"], n_q, n_k),
@@ -126,7 +126,7 @@ def arguments(world: World, chosen: dict[str, Any]) -> tuple[dict[str, Any], dic
 def _out(
     world: World, layout: str | None, shape: tuple[int, ...], dtype: torch.dtype, q: torch.Tensor
 ) -> Any:
-    """Where the result goes, filled with ones."""
+    """Returns the tensor for the result, filled with ones."""
     if layout in (None, "q"):
         return q if layout else None
     if layout == "a head more":
@@ -154,7 +154,7 @@ def _bias(
 def _lengths(
     world: World, chosen: tuple[str, Any] | None, batch: int, n_q: int, n_k: int
 ) -> dict[str, torch.Tensor]:
-    """Of the sequences, by ``attention``'s keywords."""
+    """Returns the sequences' lengths, by ``attention``'s keywords."""
     if chosen is None:
         return {}
     kind, which = chosen

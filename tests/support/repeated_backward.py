@@ -1,4 +1,4 @@
-"""Calls of ``backward`` for ``repeated_draws``."""
+"""Makes calls of ``backward`` for ``repeated_draws``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls as data, made one after the other in a process, and what became of each, to the bit."""
+"""Makes calls, described as data, one after the other in a process; records results bit by bit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Call(NamedTuple):
-    """An operation, by the name of its module in ``support``, and what is chosen of each thing that
-    its calls may differ in."""
+    """An operation, by the name of its module in ``support``, and the chosen value of each thing in
+    which its calls may differ."""
 
     operation: str
     chosen: tuple[tuple[str, Any], ...]
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class Bits(NamedTuple):
-    """All that can be told of a tensor; its contents by their hash."""
+    """All properties of a tensor; its contents as a hash."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Bits(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a call returned or raised, and what its arguments held afterwards."""
+    """A call's result or error, and the contents of its arguments afterwards."""
 
     returned: Any
     error: str | None
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class World:
-    """What may outlive a call: memory, and the objects that functions refer to."""
+    """The things that may outlive a call: memory, and objects that functions refer to."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     made: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -64,9 +64,9 @@ class World:
         return self.objects[name]
 
     def place(self, name: str, values: torch.Tensor, layout: str = "contiguous") -> torch.Tensor:
-        """``values`` in memory, laid out as asked for."""
+        """Returns a tensor of ``values`` in the memory of its name, in a layout."""
         size, strides = LAYOUTS[layout].strides(values.shape)
-        memory = self.kept(f"memory of {name}", lambda: torch.empty(_MOST_BYTES, dtype=torch.uint8))
+        memory = self.kept(f"memory of {name}", lambda: torch.empty(_MAX_BYTES, dtype=torch.uint8))
         elements = memory[: size * values.element_size()].view(values.dtype)
         t = elements[LAYOUTS[layout].first :].as_strided(values.shape, strides)
         t.copy_(values)
@@ -81,21 +81,21 @@ class World:
         contents: int = 0,
         layout: str = "contiguous",
     ) -> torch.Tensor:
-        """Numbers that depend on a name, a shape and ``contents`` alone."""
+        """Returns numbers that depend on a name, a shape and ``contents`` alone."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {contents}".encode()))
         return self.place(name, torch.randn(*shape, generator=generator).to(dtype), layout)
 
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a tensor lie in memory.
+    """The layout of a tensor's elements in memory.
 
-    swapped: Whether the last dimension but two comes before the one before it.
-    more: Elements between two rows.
-    first, step: Of the first element, and from one to the next in a row.
+    swapped: Whether the third-to-last dimension is stored inside the second-to-last.
+    more: Number of elements between two rows.
+    first, step: Offset of the first element, and distance between elements of a row.
     """
 
     swapped: bool = False
@@ -104,7 +104,7 @@ class Layout:
     step: int = 1
 
     def strides(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """Returns how many elements of memory are needed, and the strides."""
+        """Returns the number of elements of memory that are needed, and the strides."""
         order = list(range(len(shape)))
         if self.swapped and len(shape) > 2:
             order[-3], order[-2] = order[-2], order[-3]
@@ -121,7 +121,7 @@ LAYOUTS = {
     "contiguous": Layout(),
     "heads first": Layout(swapped=True),
     "long rows": Layout(more=16),
-    "16 bytes on": Layout(first=8),  # of elements of 16 bits
+    "16 bytes on": Layout(first=8),  # in elements of 16 bits
     "8 bytes on": Layout(first=4),
     "an element on": Layout(first=1),
     "odd rows": Layout(more=1),
@@ -130,8 +130,8 @@ LAYOUTS = {
 
 
 def make_calls(calls: Sequence[tuple[Call, bool]]) -> list[Outcome]:
-    """Returns what becomes of calls that one process makes in this order; beside each, whether
-    its tensors and functions are those of calls before, with other contents."""
+    """Returns the outcomes of calls that one process makes in this order; beside each call, whether
+    it keeps earlier calls' tensors and functions, with other contents."""
     world, outcomes = World(), []
     for call, keeps in calls:
         if not keeps:

@@ -1,4 +1,4 @@
-"""Calls of ``decode`` for ``repeated_draws``."""
+"""Makes calls of ``decode`` for ``repeated_draws``."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _lengths(world: World, which: Any, batch: int) -> Any:
 
 
 def _table(world: World, which: str | None, batch: int) -> torch.Tensor | None:
-    """Returns pages of a request in an order of their own."""
+    """Returns a page table whose requests have pages in random order."""
     if which is None:
         return None
     width = 8 if which == "wider" else 6
@@ -168,7 +168,7 @@ def _table(world: World, which: str | None, batch: int) -> torch.Tensor | None:
 
 
 def _scales(world: World, which: str | None, rows: tuple[int, ...], batch: int) -> dict[str, Any]:
-    """Of a cache of 8 bits."""
+    """Returns the scales of an FP8 cache."""
     if which in (None, "no scales"):
         return {}
     heads = rows[-1]
@@ -199,7 +199,7 @@ def _rotary(
     if which is None:
         return {}
     kind, contents = which
-    if new is None and kind != "1":  # which is refused
+    if new is None and kind != "1":  # decode refuses it
         return {}
     sizes = (_ROWS * 2 if kind != "a row" else 1, 1 if kind == "1" else 16)
     angles = {

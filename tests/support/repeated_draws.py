@@ -14,11 +14,11 @@ from support.zygote import Zygote
 
 @dataclass(frozen=True)
 class Thing:
-    """Something that calls of an operation may differ in.
+    """Something in which calls of an operation may differ.
 
-    values: The first is the usual one.
-    refused: Values that are, in most calls, an error.
-    decides: Whether other values may take another kernel, which first has to be built.
+    values: All values; the first is the usual one.
+    refused: Values that are errors in most calls.
+    decides: Whether other values may need another kernel, which first has to be built.
     """
 
     values: tuple[Any, ...]
@@ -39,7 +39,7 @@ def pairs_of(things: Things) -> list[tuple[str, ...]]:
 
 
 def usual_call(operation: str, things: Things, changes: Mapping[str, Any]) -> Call:
-    """With all as usual but for some changes."""
+    """Returns a call in which all things are usual except for some changes."""
     usual = {name: thing.values[0] for name, thing in things.items()}
     return Call(operation, tuple((usual | changes).items()))
 
@@ -47,10 +47,11 @@ def usual_call(operation: str, things: Things, changes: Mapping[str, Any]) -> Ca
 def draw(
     operation: str, things: Things, changed: tuple[str, ...], seed: str, *, few_kernels: bool
 ) -> tuple[tuple[Call, bool], ...]:
-    """Calls in any order, each several times: a base, one change of it, another, and both; or, of
-    one thing, the base with all that it may be. Beside each: whether it keeps memory and objects.
+    """Draws calls in random order, each several times: a base, one change of it, another, and both;
+    or, for one thing, the base with all its values. Beside each: whether it keeps memory and
+    objects.
 
-    few_kernels: Of the things that decide which kernel serves at most one is not as usual.
+    few_kernels: At most one of the things that decide the kernel is unusual.
     """
     rng = random.Random(f"{operation} {changed} {seed}")
     deciding = [name for name in changed if things[name].decides]
@@ -78,8 +79,8 @@ def _another(rng: random.Random, thing: Thing, value: Any) -> Any:
 
 
 def difference(zygote: Zygote, calls: Sequence[tuple[Call, bool]]) -> str | None:
-    """Returns what a call came to in a process that had made those before it, and did not come
-    to in one that had made none; None if there is no such call."""
+    """Describes the first call whose outcome after earlier calls is not that in a fresh process;
+    None if there is no such call."""
     fresh: dict[str, Outcome] = {}  # True is 1, as a key
     for number, (call, outcome) in enumerate(
         zip((call for call, _ in calls), zygote.run(make_calls, calls), strict=True)

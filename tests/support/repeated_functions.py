@@ -1,4 +1,4 @@
-"""Functions of scores and masks that refer to what can change between two calls, in many ways."""
+"""Functions of scores and masks that refer in many ways to values that change between calls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NUMBERS = {
     "namespace": _namespace, "global": _global,
 }  # fmt: skip
 
-# (where a number is, which of two); a tensor's contents and strides; masks; masks of blocks.
+# These are (where a number is, which of two); a tensor's contents and strides; masks; block masks.
 SCORES = (
     None, *((name, n) for name in _NUMBERS for n in range(2)), ("tensor", 0), ("tensor", 1),
     ("tensor, strided", 1), ("tensor of another call", 0), ("int tensor on the CPU", 0),
@@ -83,8 +83,7 @@ MASKS = (
 def score_mod(
     world: World, chosen: tuple[str, int] | None, heads: int
 ) -> Callable[..., Any] | None:
-    """Returns the function that was chosen; where memory is kept the same object as before,
-    changed."""
+    """Returns the chosen function; if memory is kept, the same object as before, changed."""
     if chosen is None:
         return None
     kind, number = chosen
@@ -103,7 +102,7 @@ def score_mod(
 
 
 def masks(world: World, chosen: tuple[str, int] | None, n_q: int, n_k: int) -> dict[str, Any]:
-    """Returns the keywords of a mask that was chosen."""
+    """Returns the keywords of the chosen mask."""
     if chosen is None:
         return {}
     kind, number = chosen
@@ -125,7 +124,7 @@ def masks(world: World, chosen: tuple[str, int] | None, n_q: int, n_k: int) -> d
 
 
 def _blocks(width: int, n_q: int, n_k: int, size: int) -> BlockMask:
-    """Of blocks along a diagonal, all seen whole, so that lists alone make the difference."""
+    """Returns a mask of whole blocks along a diagonal, so that only its lists make a difference."""
 
     def visible(b: Any, h: Any, q: Any, kv: Any) -> Any:
         return (q // size - kv // size) * size < width

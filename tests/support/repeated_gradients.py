@@ -1,4 +1,4 @@
-"""Calls of ``attention`` with the gradients of what it returned, for ``repeated_draws``."""
+"""Makes calls of ``attention`` with gradients, for ``repeated_draws``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from support.repeated_draws import Thing
 
 __all__ = ["THINGS", "make"]
 
-_NOT_HERE = ("out", "mode")  # a place for the result, and modes without gradients
+_NOT_HERE = ("out", "mode")  # these get other values below, which allow gradients
 THINGS = {name: thing for name, thing in OF_ATTENTION.items() if name not in _NOT_HERE} | {
     "out": Thing((None,), ("contiguous",)),
     "mode": Thing((None, "deterministic"), ("no_grad",), decides=True),

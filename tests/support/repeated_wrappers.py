@@ -1,4 +1,4 @@
-"""Calls of the functions that others call by names of their own, for ``repeated_draws``."""
+"""Makes calls of the functions with other libraries' signatures, for ``repeated_draws``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THINGS = {
     "function": Thing(("layer", "sdpa", "flex", "varlen", "kvcache"), decides=True),
     "n_q": Thing((48, 20)),
     "heads": Thing(((2, 2), (4, 2), (2, 1))),
-    "layout": Thing((*GOOD_LAYOUTS, *BAD_LAYOUTS)),  # which are copied
+    "layout": Thing((*GOOD_LAYOUTS, *BAD_LAYOUTS)),  # bad ones are copied
     "contents": Thing((0, 1)),
     "mask": Thing((None, "left", "right", "all", "bhqk", "float", "k"), decides=True),
     "causal": Thing((False, True), decides=True),
@@ -112,7 +112,8 @@ def _window(chosen: dict[str, Any]) -> tuple[int, int]:
 
 
 def _mask(world: World, chosen: dict[str, Any]) -> torch.Tensor | None:
-    """Of padding, (batch, keys), or of each query and key; always the same object of a kind."""
+    """Returns a mask of padding, (batch, keys), always the same object, or a mask of each query and
+    key."""
     kind, n_q = chosen["mask"], chosen["n_q"]
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""What the tests of the report share: a report of two kernels, and a parser of its page."""
+"""Shared by the tests of the report: a report of two kernels, and a parser of its page."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from support.paths import RESULTS
 from support.sm90_kernels import LAST, PROGRESSION
 
 PLAIN, SWIZZLED = (KernelId(config) for config in get_kernel_progression_configs()[:2])
-# The plainest kernel of the sm90 family, and the one with most features.
+# These are the plainest kernel of the sm90 family, and the one with most features.
 PLAIN_SM90, LAST_SM90 = (KernelId(config, FULL) for config in (PROGRESSION[0], LAST))
 LAST_SM90_CAUSAL = KernelId(LAST, CAUSAL)
 
-# Two loops with matrix products, of which the first masks, too; one without; a trap at the end.
+# Two loops have matrix products, the first of them also masks; one has none; a trap ends it.
 SASS = """
 		Function : kernel
 	.headerflags	@"EF_CUDA_SM90"
@@ -65,16 +65,16 @@ def no_progress(*_: object) -> None:
 
 @functools.cache
 def report_without_nvcc(*instances: KernelId) -> Report:
-    """As on most laptops; with the times of the H200."""
+    """Returns a report without nvcc, as on most laptops, with the times of the H200."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
-        # Not a library that the cache has.
+        # The cache may have a CUDA library, which must not be found.
         patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
         return make_report(instances, read_results(RESULTS), "sm_90a", no_progress)
 
 
 def sm80_report() -> Report:
-    """Returns the progression's first step."""
+    """Returns a report of the progression's first steps."""
     return report_without_nvcc(PLAIN, SWIZZLED)
 
 
@@ -83,7 +83,7 @@ def sm90_report() -> Report:
 
 
 def with_everything(report: Report) -> Report:
-    """With machine code and the rates of a session, which a report without nvcc may lack."""
+    """Adds machine code and the rates of a session, which a report without nvcc may lack."""
     code = parse_sass(SASS)["kernel"]
     (group,) = report.groups
     kernels = [replace(kernel, code=code) for kernel in group.kernels]
@@ -98,7 +98,7 @@ def with_everything(report: Report) -> Report:
 
 
 class Page(HTMLParser):
-    """What the tests ask of a page: its tags, and its text."""
+    """A page's tags and text, as the tests need them."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""examples/context_parallel.py in processes that speak by gloo."""
+"""Runs examples/context_parallel.py in processes that communicate by gloo."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Results = dict[str, list[torch.Tensor]]
 
 
 def run_example(folder: Path, processes: int, *arguments: str) -> tuple[Results, list[str]]:
-    """Returns what each way to compute it gives, and the lines that are printed.
+    """Returns the results of each way to compute the step, and the printed lines.
 
-    folder: Of files by which the processes meet.
+    folder: A folder for the files by which the processes meet.
     """
     torch.multiprocessing.spawn(_run, (processes, folder, arguments), nprocs=processes)
     results, lines = torch.load(folder / "results.pt")

@@ -1,4 +1,4 @@
-"""A few of many that are alike."""
+"""Selects a few of many similar items."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 def covering(items: Iterable[T], has: Callable[[T], Iterable[Hashable]]) -> list[T]:
-    """Returns some of the items, the same every time: whatever one of them has, one of these has.
+    """Returns some of the items, the same every time, that together have all that any item has.
 
-    Greedy: each time the first of those that have most of what is still missing.
+    Greedy: each time, takes the first of the items that have most of what is missing.
     """
     each_has = {item: set(has(item)) for item in items}
     missing = set().union(*each_has.values())

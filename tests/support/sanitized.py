@@ -1,7 +1,7 @@
-"""Launches kernels, full and causal: what compute-sanitizer watches.
+"""Launches kernels, full and causal, under compute-sanitizer.
 
-The progression of the sm80 family; on compute capability 9.0 also the best of the sm90 family's and
-one whose warpgroups take turns.
+These are the progression of the sm80 family, and on compute capability 9.0 also the sm90 family's
+best kernel and one whose warpgroups take turns (ping-pong).
 
 PYTHONPATH=tests compute-sanitizer --tool racecheck python -m support.sanitized
 """
@@ -27,7 +27,7 @@ SEQ_LEN, HEADS = 256, 2
 def configs() -> list[ForwardKernelConfig]:
     if torch.cuda.get_device_capability() != (9, 0):
         return list(get_kernel_progression_configs())
-    taking_turns = SM90_FORWARD.rule(Workload.square(DType.FP16, 64, SEQ_LEN))
+    taking_turns = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 64, SEQ_LEN))
     last = get_sm90_kernel_progression_configs()[-1]
     return [*get_kernel_progression_configs(), last, taking_turns]
 

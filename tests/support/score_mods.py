@@ -1,4 +1,4 @@
-"""Functions as users write them, which use every operation on scores, and inputs for them."""
+"""Functions as users write them, with every operation on scores, and inputs for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _function(name: str, of_positive: bool = False) -> Callable[..., Any]:
     return lambda s, b, h, q, k: function(s.abs() + 0.1 if of_positive else s)
 
 
-# As score_mod. s is the score, q and k are integers of both signs, b and h small and not negative.
+# Each is a score_mod: s is the score, q and k are signed integers, b and h small, not negative.
 SCORES: dict[str, Callable[..., Any]] = {
     "nothing": lambda s, b, h, q, k: s,
     "add": lambda s, b, h, q, k: s + q + 1,

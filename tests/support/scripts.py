@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/, examples/ and tools/, as modules."""
+"""Loads the scripts of benchmarks/, examples/ and tools/ as modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 
 def load_script(path: str) -> ModuleType:
-    """Loads a script, ``path`` from the root of the project, anew.
+    """Loads a script, ``path`` from the root of the project, as a new module.
 
     The script finds the modules beside it. It stays in sys.modules, where dataclasses look for it.
     """

@@ -1,4 +1,4 @@
-"""Which keys each query sees, read off the result of a kernel."""
+"""Finds the keys that each query sees from the result of a kernel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from flashsmith.configs import ForwardKernelConfig
 from support.problems import Tensors
 
-_BASE, _DIGITS = 16, 3  # of a key's number; v has a one for each digit
+_BASE, _DIGITS = 16, 3  # of a key's number; v has a one at each digit
 _COLUMNS = _BASE * _DIGITS
 
 
 def telling(
     cfg: ForwardKernelConfig, shape_q: tuple[int, ...], shape_k: tuple[int, ...]
 ) -> Tensors:
-    """q, k and v of (..., rows, heads): all keys weigh the same, and v says which key a row is."""
+    """Returns q, k and v of (..., rows, heads): all keys weigh the same, and v encodes the row."""
     dtype = cfg.dtype.to_torch_dtype()
     q, k = (torch.zeros(*shape, cfg.d_head, dtype=dtype) for shape in (shape_q, shape_k))
     v = torch.zeros_like(k)
@@ -25,7 +25,7 @@ def telling(
 
 
 def band(n_q: int, n_k: int, left: int, right: int, top_left: bool = False) -> torch.Tensor:
-    """(n_q, n_k): whether a key lies within the sides of a window, of which -1 is all keys."""
+    """Returns whether a key lies within a window, (n_q, n_k); a side of -1 has no bound."""
     diagonal = torch.arange(n_q)[:, None] + (0 if top_left else n_k - n_q)
     ahead = torch.arange(n_k) - diagonal
     return ((ahead >= -left) | (left < 0)) & ((ahead <= right) | (right < 0))
@@ -34,15 +34,15 @@ def band(n_q: int, n_k: int, left: int, right: int, top_left: bool = False) -> t
 def wrong_rows(
     o: torch.Tensor, lse: torch.Tensor, visible: torch.Tensor, first: int = 0
 ) -> list[int]:
-    """The rows of a result that see other keys than they should.
+    """Returns the rows of a result that see other keys than they should.
 
-    o, lse: (n_q, d_head) and (n_q,), of ``telling`` tensors.
-    visible: (n_q, n_k), of the keys from number ``first`` on.
+    o, lse: (n_q, d_head) and (n_q,), from ``telling`` tensors.
+    visible: (n_q, n_k), for the keys from number ``first`` on.
     """
     count = visible.sum(-1)
     share = visible.double() @ _digits(first + visible.shape[1])[first:]
     share /= count[:, None].clamp(min=1)
-    # The log-sum-exp tells the number of keys, and o the share of each digit, but for its rounding.
+    # The LSE tells the number of keys, and o the share of each digit, up to rounding.
     right = ((o[:, :_COLUMNS] - share).abs() <= share * 2**-7).all(-1)
     near = 0.25 / count.clamp(min=1)
     right &= torch.where(count > 0, (lse - count.log()).abs() < near, lse == -math.inf)
@@ -50,7 +50,7 @@ def wrong_rows(
 
 
 def _digits(n_k: int) -> torch.Tensor:
-    """(n_k, _COLUMNS): ones at the digits of each key's number."""
+    """Returns (n_k, _COLUMNS): ones at the digits of each key's number."""
     assert n_k <= _BASE**_DIGITS
     keys, values = torch.arange(n_k)[:, None], torch.arange(_BASE)
     return torch.cat([keys // _BASE**i % _BASE == values for i in range(_DIGITS)], 1).double()

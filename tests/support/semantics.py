@@ -1,4 +1,4 @@
-"""Kernels of all semantics, and calls of them by the keywords of ``flashsmith.forward``."""
+"""Kernels of all semantics, and calls of them with the keywords of ``flashsmith.forward``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TWO_WARPGROUPS = sm90_kernels.VARIED[9]  # (BF16, 128, 128, 64, 2), a cluster th
 CONFIGS = {"sm80": SM80, "sm90": SM90, "cluster": CLUSTER, "two warpgroups": TWO_WARPGROUPS}
 FAMILIES = {"sm80": SM80, "sm90": SM90}
 
-# Each feature, alone or as it is used most.
+# Each feature is alone, or in its most usual combination.
 BAND = Variant(causal=True, window=True)
 SINGLE = (
     BAND,
     *map(
         Variant.from_name,
-        ("softcap", "alibi", "bias", "sinks", "causal+ragged", "padded", "causal+dropout"),
+        ("softcap", "alibi", "bias", "sinks", "causal+varlen", "padded", "causal+dropout"),
     ),
 )
 KERNELS = [
@@ -43,7 +43,7 @@ KERNELS = [
 def call(
     cfg: ForwardKernelConfig, qkv: Tensors, semantics: Semantics, packing: Packing | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """o and the log-sum-exp; o in memory that was NaN."""
+    """Returns o, in memory that was NaN, and the LSE."""
     q, _, v = qkv
     lengths = {} if packing is None else vars(packing)
     given = {name: t for name, t in lengths.items() if t is not None}
@@ -60,7 +60,7 @@ def assert_right(
     semantics: Semantics,
     packing: Packing | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Calls, and compares with the truth; what no sequence uses has to stay as it was."""
+    """Runs a call, and compares it with the truth; rows that no sequence uses must not change."""
     o, lse = call(cfg, qkv, semantics, packing)
     truth = truth_of(*qkv, semantics, packing or Packing())
     lse = lse.masked_fill(~truth.lse_used, math.nan)
@@ -78,7 +78,7 @@ def tensors_of(
     batch: int = 2,
     heads: tuple[int, int] = (4, 2),
 ) -> Tensors:
-    """Normal q, k, v; heads of q, and of k."""
+    """Returns normal q, k, v; ``heads`` are those of q and of k."""
     dtype = cfg.dtype.to_torch_dtype()
     q = torch.randn(batch, n_q, heads[0], cfg.d_head).to(dtype)
     k = torch.randn(batch, n_k, heads[1], cfg.d_head).to(dtype)
@@ -92,14 +92,14 @@ def packed(
     lengths_k: list[int],
     heads: tuple[int, int] = (4, 2),
 ) -> Tensors:
-    """As ``tensors_of``, the sequences one after the other."""
+    """Returns packed q, k, v: the sequences one after the other."""
     q, k, v = tensors_of(cfg, sum(lengths_q), sum(lengths_k), batch=1, heads=heads)
     return q[0], k[0], v[0]
 
 
-def places(lengths: list[int]) -> torch.Tensor:
+def offsets(lengths: list[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
 def packing_of(lengths_q: list[int], lengths_k: list[int]) -> Packing:
-    return Packing(places(lengths_q), places(lengths_k))
+    return Packing(offsets(lengths_q), offsets(lengths_k))

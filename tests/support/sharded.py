@@ -1,4 +1,4 @@
-"""Attention of DTensors in two processes that speak by gloo, beside that of one."""
+"""Compares attention of DTensors in two processes, which communicate by gloo, with one process."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ATTENTION = (
     "bias of all", "bias of none", "seqused", "packed", "dropout",
 )  # fmt: skip
 DECODE = ("dense", "pages", "entries", "appended", "appended to pages", "scaled", "out")
-# All of them by the batch and by heads, some as replicas and by rows.
+# All cases are sharded by batch and by heads, some also replicated and sharded by rows.
 CASES = [
     (case, name)
     for case in (*ATTENTION, "scaled_dot_product_attention", *DECODE)
     for name in (PLACES if case in ("causal", "dense", "appended", "out") else ("batch", "heads"))
 ]
-# What came of each: the largest difference of each tensor, and where results lie.
+# An outcome has the largest difference of each tensor, and the placement of the results.
 Outcomes = dict[tuple[str, str], tuple[dict[str, float], str]]
 
 
 def outcomes_of_two(folder: Path) -> Outcomes:
-    """folder: Of files by which the processes meet."""
+    """Runs all cases in two processes. folder: A folder for the files by which they meet."""
     torch.multiprocessing.spawn(_run, (folder,), nprocs=2)
     found: Outcomes = torch.load(folder / "outcomes.pt")
     return found

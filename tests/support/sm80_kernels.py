@@ -24,13 +24,13 @@ from support.samples import covering
 PROGRESSION = get_kernel_progression_configs()
 BASE = PROGRESSION[3]  # async+eager+swizzled+load_2_2_2_tiles
 LAST = PROGRESSION[-1]  # optimized softmax, Q in registers
-# What `attention` takes: every d_head and dtype.
-RULE = [
-    SM80_FORWARD.rule(Workload.square(dtype, d_head, 4096))
+# `attention` chooses these: every d_head and dtype.
+HEURISTIC = [
+    SM80_FORWARD.heuristic(Workload.square(dtype, d_head, 4096))
     for d_head in SM80_FORWARD.d_heads
     for dtype in DType
 ]
-# The ends of the space, and what neither of the others has.
+# These are the ends of the space, and combinations that neither of the others has.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -44,10 +44,10 @@ VARIED = [
         "(BF16, 96, 128, 64, 8): async+eager+swizzled+load_0_0_0_tiles+opt_softmax",
     )
 ]
-CONFIGS = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED]))
+CONFIGS = list(dict.fromkeys([*PROGRESSION, *HEURISTIC, *VARIED]))
 SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (0, 1, 2, 3, 4, 5))]
 
-# The base with one knob turned.
+# Each of these is the base with one knob changed.
 KNOBS = {
     "synchronous": replace(BASE, async_copy=False),
     "not eager": replace(BASE, eager_load_blocks=False),
@@ -60,7 +60,7 @@ KNOBS = {
     "buffer, K whole": replace(BASE, mma_double_buffer_loads=True, K_mma_load_K_tiles=0),
     "optimized softmax": replace(BASE, optimized_softmax=True),
 }
-# Every combination of the knobs that decide which synchronisation a kernel has, and other tiles.
+# These have every combination of the knobs that decide a kernel's synchronisation, and other tiles.
 SYNCHRONISED = [
     *(
         replace(BASE, async_copy=a, eager_load_blocks=e, Q_mma_load_K_tiles=q, optimized_softmax=s)
@@ -69,7 +69,7 @@ SYNCHRONISED = [
     *VARIED[1:],
 ]
 
-# Every configuration of the family's sets: the 85 of d_head 128 and the 80 of d_head 64.
+# These are all configurations of the family's sets: 85 of d_head 128 and 80 of d_head 64.
 DECLARED = [*get_kernels_to_build(), *get_autotuning_kernel_configs(d_heads=(64,))]
 
 
@@ -90,11 +90,11 @@ DECLARED_INSTANCES = [
 
 
 def _triples(instance: KernelId) -> Iterator[tuple[object, ...]]:
-    """Any three values that it has at once, of knobs and the variant."""
+    """Returns any three values, of knobs and the variant, that a kernel has at once."""
     return combinations([*asdict(instance.config).items(), instance.variant], 3)
 
 
-# What the emulator runs of these: each knob turned, and each triple.
+# The emulator runs these of them: each knob changed, and each triple.
 SAMPLED_INSTANCES = sorted(
     {*covering(DECLARED_INSTANCES, _triples), *(KernelId(c, FULL) for c in KNOBS.values())}
 )

@@ -13,13 +13,13 @@ from flashsmith.configs.workload import Workload
 
 PROGRESSION = get_sm90_kernel_progression_configs()
 LAST = PROGRESSION[-1]
-# What `attention` takes: every d_head and dtype.
-RULE = [
-    SM90_FORWARD.rule(Workload.square(dtype, d_head, 4096))
+# `attention` chooses these: every d_head and dtype.
+HEURISTIC = [
+    SM90_FORWARD.heuristic(Workload.square(dtype, d_head, 4096))
     for d_head in SM90_FORWARD.d_heads
     for dtype in DType
 ]
-# The ends of the space, and what neither of the others has.
+# These are the ends of the space, and combinations that neither of the others has.
 VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -37,7 +37,7 @@ VARIED = [
         "+heads_2+cluster_2+lazy_8+stale+tma_store",
     )
 ]
-# Q and K of 8 bits, and V: with rows of one swizzle and of several, and all ways to do a step.
+# These have FP8 Q and K, some FP8 V: rows of one swizzle and of several, and all kinds of steps.
 FP8 = [
     parse_kernel_name_into_config(name)
     for name in (
@@ -50,7 +50,7 @@ FP8 = [
         "(FP16, 96, 128, 64, 2): wgmma+stages_2+q_regs_3+overlap+persistent+tiles+lazy_4"
         "+fp8_scores+fp8_values+two_level",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+ping_pong+persistent+queue+tiles"
-        "+tma_store+fp8_scores+fp8_values+two_level+long_turns",
+        "+tma_store+fp8_scores+fp8_values+two_level+ping_pong_until_exp",
         "(FP16, 128, 64, 96, 1): wgmma+stages_3+persistent+queue+lazy_1+fma_exp_4+tma_store"
         "+fp8_scores+fp8_values+two_level",
         "(BF16, 192, 128, 96, 2): wgmma+stages_2+overlap+ping_pong+lazy_8+fp8_scores+fp8_values",
@@ -58,13 +58,13 @@ FP8 = [
         "+tma_store+fp8_scores+fp8_values",
     )
 ]
-CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *RULE, *VARIED, *FP8]))
+CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *HEURISTIC, *VARIED, *FP8]))
 SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (1, 4, 5, 7, 9))]
 SYNCHRONISED = [
     PROGRESSION[0],
     PROGRESSION[1],
     LAST,
-    RULE[0],
+    HEURISTIC[0],
     *(VARIED[i] for i in (0, 1, 6, 7, 8, 9)),
     *(FP8[i] for i in (3, 5, 6)),
 ]

@@ -1,4 +1,4 @@
-"""Kernels on drawn cases, and what went wrong in words."""
+"""Checks kernels on drawn cases, and describes the failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flashsmith.lab.soak import SoakCase, check, prepare, reproduce
 
 
 def failures(cfg: ForwardKernelConfig, cases: Iterable[SoakCase], reruns: int) -> str:
-    """Returns what went wrong, and how to see it again."""
+    """Returns the failures in words, with the commands that reproduce them."""
     verdicts = [check(case.kernel(cfg), prepare(case, "cpu"), reruns=reruns) for case in cases]
     return "\n".join(
         f"{verdict.sentence}\n  {reproduce(cfg.short_form(), verdict.case)}"

@@ -1,4 +1,4 @@
-"""Tensors that are not what they seem: all that torch has, each made of a plain one."""
+"""Makes tensors that are not what they seem: all kinds that torch has, each from a plain one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch.utils._pytree import tree_map_only
 
 
 class UnfitError(Exception):
-    """There is no such tensor of this shape or dtype."""
+    """This kind of tensor does not exist in this shape or dtype."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """One kind of tensor.
 
-    begin: For one call: what makes such a tensor of a plain one, and within what the call is.
-    plain: A result, or what was written to, as a plain tensor; None: it has no values.
+    begin: Returns, for one call, a maker of such tensors from plain ones, and the call's context.
+    plain: Converts a result, or a written tensor, to a plain one.
     expected: "any": right, or refused; "taken": right; "refused"; "shape": without values, or
         refused.
-    value: The plain tensor of the same numbers; None: it is the one of which it was made.
+    value: Returns the plain tensor of the same numbers; None: it is the original one.
     """
 
     begin: Callable[[], tuple[Callable[[torch.Tensor], Any], AbstractContextManager[Any]]]
@@ -57,7 +57,7 @@ class Overriding(torch.Tensor):
 
 
 class Wrapper(torch.Tensor):
-    """Of another tensor, which alone has memory."""
+    """A wrapper of another tensor, which alone has memory."""
 
     inner: torch.Tensor
 
@@ -99,14 +99,14 @@ def negative(t: torch.Tensor) -> torch.Tensor:
 
 
 def imaginary(t: torch.Tensor) -> torch.Tensor:
-    """Returns the half of a conjugate."""
+    """Returns the imaginary part of a conjugate, which has the negative bit set."""
     if t.dtype != torch.float32:
         raise UnfitError
     return torch.complex(torch.zeros_like(t), -t).conj().imag
 
 
 def zero(t: torch.Tensor) -> torch.Tensor:
-    """Zeros without memory."""
+    """Returns zeros without memory."""
     return torch._efficientzerotensor(t.shape, dtype=t.dtype)
 
 
@@ -188,7 +188,7 @@ def fake(inside: bool, **keywords: Any) -> Kind:
 
 
 def fake_on(device: str) -> Kind:
-    """Of a device that may not be there at all."""
+    """Returns fake tensors of a device that may not exist."""
 
     def begin() -> tuple[Callable[[torch.Tensor], Any], AbstractContextManager[Any]]:
         mode = FakeTensorMode()

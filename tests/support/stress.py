@@ -2,8 +2,8 @@
 
 On a GPU:  python tests/support/stress.py --calls 100000 --threads 4 --out DIR
 
-With --broken all threads share the memory that is kept of a stream, and make calls of two launches
-alone: on a GPU it has to find wrong results, if not in every run of some ten thousand calls.
+With --broken, all threads share the workspace that is kept for a stream, and make only calls of two
+launches: on a GPU this has to give wrong results, if not in every run of about ten thousand calls.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from support.stress_works import Call, Maker, Work, works_on
 
 Results = tuple[torch.Tensor, ...]
 MODES = ("one stream", "a stream each", "streams of all")
-_ROUNDS = 4  # of each mode: threads end, and others begin
-_STREAMS = 3  # of all threads, in the last mode
+_ROUNDS = 4  # of each mode: after each, all threads end and new ones begin
+_STREAMS = 3  # shared by all threads, in the last mode
 _GRAPH_CALLS, _GRAPH_SHARE = 6, 0.1
-_SWITCH_SECONDS = 1e-5  # between threads: much more often than Python's own
+_SWITCH_SECONDS = 1e-5  # between switches of threads: much more often than Python's default
 _TIMEOUT_SECONDS = 600.0
 
 
 class Row(NamedTuple):
-    """What came of the calls of one operation in one mode."""
+    """The results of an operation's calls in one mode."""
 
     mode: str
     operation: str
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Expected:
-    """A work, and what it gives alone."""
+    """A work, and its results when it runs alone."""
 
     work: Work
     bits: Results
@@ -72,16 +72,16 @@ class Expected:
 
 
 def bits(found: Results) -> Results:
-    """As integers, so that every bit counts."""
+    """Returns results as integers, so that every bit counts."""
     return tuple(t.view(torch.int16 if t.element_size() == 2 else torch.int32) for t in found)
 
 
 @dataclass(eq=False)
 class OnStream:
-    """What a thread uses on one stream: counts of wrong results, calls, and a graph of some."""
+    """A thread's state on a stream: counts of wrong results, calls, and a graph of some calls."""
 
     stream: Any  # None on a CPU
-    wrong: list[torch.Tensor]  # of each work
+    wrong: list[torch.Tensor]  # for each work
     calls: dict[int, Call] = field(default_factory=dict)
     graph: Any = None
     outputs: list[tuple[int, Results]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class OnStream:
 
 
 class Worker:
-    """A thread's calls. What it has used outlives it: graphs, and what is still on its way."""
+    """A thread's calls. It outlives the thread, for graphs and launches that are not finished."""
 
     def __init__(self, expected: Sequence[Expected], streams: Sequence[Any], seed: int) -> None:
         self._expected, self._random = expected, random.Random(seed)
@@ -102,7 +102,7 @@ class Worker:
         self.counts: Counter[int] = Counter()
 
     def prepare(self, device: torch.device, with_graph: bool) -> None:
-        """By the thread itself, one after the other: torch waits for the device to capture."""
+        """Makes the streams' state and graphs, one thread at a time: capture waits for the GPU."""
         for stream in self._streams:
             on = OnStream(stream, [])
             with on.current():
@@ -124,7 +124,7 @@ class Worker:
                 self._compare(on, index, self._call(on, index)())
 
     def wrong(self, index: int) -> int:
-        """Of a work; waits."""
+        """Returns the number of a work's wrong results; waits for all launches."""
         return sum(int(on.wrong[index].item()) for on in self._on)
 
     def _call(self, on: OnStream, index: int) -> Call:
@@ -153,7 +153,7 @@ class Worker:
 
 
 def streams_of(mode: str, device: torch.device, n_threads: int) -> list[list[Any]]:
-    """Returns each thread's."""
+    """Returns the streams of each thread."""
     if device.type == "cpu":
         return [[None]] * n_threads
     if mode == "one stream":
@@ -167,7 +167,7 @@ def streams_of(mode: str, device: torch.device, n_threads: int) -> list[list[Any
 def run_round(
     expected: Sequence[Expected], mode: str, n_threads: int, n_calls: int, seed: int
 ) -> list[Worker]:
-    """Calls of so many threads at once, which end while launches are on their way."""
+    """Runs calls in ``n_threads`` threads, which end while launches are still running."""
     device = expected[0].bits[0].device
     streams = streams_of(mode, device, n_threads)
     workers = [Worker(expected, own, seed * n_threads + i) for i, own in enumerate(streams)]
@@ -197,11 +197,13 @@ def stress(
     seed: int = 0,
     works: Sequence[Work] | None = None,
 ) -> list[Row]:
-    """Returns what came of ``n_calls`` in all; each operation is made alone before. works: None:
-    all."""
+    """Returns the results of ``n_calls`` calls in all; each operation runs alone first.
+
+    works: None: all.
+    """
     works = works_on(device) if works is None else works
     with ThreadPoolExecutor(min(len(works), os.cpu_count() or 1)) as threads:
-        list(threads.map(lambda work: work.make()(), works))  # builds what is missing, side by side
+        list(threads.map(lambda work: work.make()(), works))  # builds missing kernels in parallel
     expected = [Expected.of(work) for work in works]
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -238,8 +240,8 @@ def _rows_of(
 
 @contextmanager
 def shared_by_threads() -> Iterator[None]:
-    """What is kept of a stream is the same for all threads, which is wrong; the launch cache, which
-    keeps memory by the thread, makes no call."""
+    """Makes all threads share the memory that is kept for a stream, which is wrong. The launch
+    cache is bypassed, because it keeps memory for each thread."""
     shared = SimpleNamespace(memory={}, scratch={}, thread=None)
     kept, workspace._kept = workspace._kept, shared  # type: ignore[assignment]
     decode, launch_cache.decode = launch_cache.decode, lambda *_: UNKNOWN
@@ -273,7 +275,7 @@ def main() -> int:
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     with shared_by_threads() if given.broken else nullcontext():
-        # Calls of other kinds between them would hide how threads take turns.
+        # Other calls between them would hide that threads take turns.
         works = Maker(device).decodes_alike(3) if given.broken else None
         rows = stress(device, given.calls, given.threads, given.mode or MODES, given.seed, works)
     seconds = time.perf_counter() - begin

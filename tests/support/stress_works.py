@@ -22,16 +22,16 @@ _BF16 = torch.bfloat16
 
 @dataclass(frozen=True)
 class Work:
-    """make: A call with tensors of its own to write to, on the current stream; it reads what all
-    share."""
+    """make: Returns a call that writes to its own tensors, on the current stream, and reads shared
+    ones."""
 
     name: str
     make: Callable[[], Call]
     in_graphs: bool = True
 
     def counted(self, call: Call) -> tuple[tuple[torch.Tensor, ...], int]:
-        """Returns what a call gives, and how many launches decode's plan of it has; 1 where it
-        has none."""
+        """Returns a call's results, and the number of launches in decode's plan of it, or 1 without
+        a plan."""
         forget_calls()
         found = call()
         plans = [each.call._scratch._plan for each in decode_calls._choices.values()]
@@ -39,7 +39,7 @@ class Work:
 
 
 class Maker:
-    """Makes tensors of a device. On the emulator shapes are small."""
+    """Makes tensors and works on a device. On the emulator, shapes are small."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -58,7 +58,7 @@ class Maker:
     def decode(
         self, name: str, batch: int, rows: int, heads: tuple[int, int], d: int, **keywords: Any
     ) -> Work:
-        """Requests that fill less and less of their rows."""
+        """Returns a decode whose requests fill less and less of their rows."""
         n_q = keywords.pop("queries", 1)
         q = self.normal(batch, n_q, heads[0], d)
         k, v = (self.normal(batch, rows, heads[1], d) for _ in range(2))
@@ -71,8 +71,8 @@ class Maker:
         return Work(f"decode {name}, {batch} x {rows} of {heads[0]}/{heads[1]} d {d}", lambda: call)
 
     def decodes_alike(self, n: int) -> list[Work]:
-        """Calls of two launches that differ in their numbers alone, so that partial results of one
-        that reach another's merge are wrong there. Each is made ``n`` times with other numbers."""
+        """Returns calls of two launches, ``n`` of each, that differ in their numbers alone, so that
+        a partial result is wrong if another call's combine reads it."""
         works = []
         for i in range(n):
             works += [
@@ -97,7 +97,7 @@ class Maker:
         return Work("decode over pages", lambda: call)
 
     def append(self) -> Work:
-        """Returns the same keys at every call; each has its own cache."""
+        """Returns a call that appends the same keys each time, to its own cache."""
         batch, rows, n_new = 3, self.size(9000, 60), 2
         q = self.normal(batch, n_new, 8, 128)
         k, v = (self.normal(batch, rows, 2, 128) for _ in range(2))
@@ -184,7 +184,7 @@ class Maker:
 
 
 def works_on(device: torch.device) -> list[Work]:
-    """Of kernels with one launch and two, with sums, counters and queues."""
+    """Returns works with one launch and with two, with partial results, counters and queues."""
     make = Maker(device)
     works = [
         *make.decodes_alike(1 if make.is_small else 3),
@@ -201,7 +201,7 @@ def works_on(device: torch.device) -> list[Work]:
         make.gradients(by_autograd=True),
     ]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0):
-        queued = SM90_FORWARD.rule(Workload.square(DType.BF16, 128, 4096))
+        queued = SM90_FORWARD.heuristic(Workload.square(DType.BF16, 128, 4096))
         assert queued.dynamic_queue  # type: ignore[attr-defined]
         works.append(make.named(queued))
     return works

@@ -1,4 +1,4 @@
-"""Tables of tuned kernels as if measured."""
+"""Makes tables of tuned kernels as if they were measured."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def make_entry(
     seq_len: int = 1024,
     mask: str = "full",
 ) -> Entry:
-    """An entry in which each configuration takes 1 ms longer than the one before."""
+    """Returns an entry in which each configuration takes 1 ms longer than the one before."""
     cfg = configs[0]
     ranked = [Measured(c, ms, ms - 0.1, ms + 0.1, 100 / ms) for ms, c in enumerate(configs, 1)]
     return Entry(
         square(cfg.dtype, cfg.d_head, mask, 4, 16, seq_len),
-        tried=40, excluded={}, rule_ratio=1.5, ranked=tuple(ranked),
+        tried=40, excluded={}, heuristic_ratio=1.5, ranked=tuple(ranked),
     )  # fmt: skip
 
 

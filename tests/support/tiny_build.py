@@ -1,6 +1,6 @@
 """A source tree whose kernels compile in milliseconds, for the tests of the build and the cache.
 
-Run as a module it builds a library in a process of its own: see ``main``.
+As a module, it builds a library in a separate process: see ``main``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ extern "C" __attribute__((visibility("default"))) int sum_of_kernels() { return 
 
 
 def generate(instances: Sequence[KernelId]) -> dict[str, str]:
-    """As codegen.generate, but each kernel is a function that returns KERNEL_VALUE."""
+    """Generates files like codegen.generate, but each kernel is a function of KERNEL_VALUE."""
     slugs = [instance.slug for instance in instances]
     header = "".join(f"int {slug}();\n" for slug in slugs)
     header += f"#define SUM ({' + '.join(f'{slug}()' for slug in slugs)})\n"
@@ -49,8 +49,8 @@ def make_csrc(csrc: Path) -> Path:
 
 
 def make_compiler(path: Path, log: Path, before: str = "", version: str = "") -> Path:
-    """Returns a C++ compiler that appends each call to ``log``; ``before`` is shell run on a
-    compile."""
+    """Returns a C++ compiler that appends each call to ``log``; ``before`` is a shell command that
+    runs before it compiles."""
     answer = f'case "$*" in --version) echo "{version}"; exit 0;; esac' if version else ""
     path.write_text(
         f"#!/bin/sh\n{answer}\n"
@@ -63,7 +63,7 @@ def make_compiler(path: Path, log: Path, before: str = "", version: str = "") ->
 
 
 def compiled(log: Path) -> list[str]:
-    """Returns the file names compiled so far, then 'link' for each link; sorted."""
+    """Returns the names of files compiled so far, and 'link' for each link; sorted."""
     calls = log.read_text().splitlines() if log.exists() else []
     names = []
     for call in calls:
@@ -82,7 +82,7 @@ def is_running(pid: str) -> bool:
 
 
 def sum_of_kernels(library: Library) -> int:
-    """Returns what the built library computes, asked in another process."""
+    """Returns the sum that the built library computes, in another process."""
     script = (
         "import ctypes, sys; ctypes.CDLL(sys.argv[1]);"
         "print(ctypes.CDLL(sys.argv[2]).sum_of_kernels())"
@@ -98,7 +98,7 @@ def sum_of_kernels(library: Library) -> int:
 
 
 def start(csrc: Path, count: int, first: int = 0, kill_after: int = 0) -> subprocess.Popen[str]:
-    """``main`` in another process."""
+    """Starts ``main`` in another process."""
     folders = [TESTS, Path(flashsmith.__file__).parent.parent]
     return subprocess.Popen(
         [sys.executable, "-m", "support.tiny_build", csrc, str(first), str(count), str(kill_after)],

@@ -1,4 +1,4 @@
-"""What torch does with a function rather than with a tensor: transforms, traces, derivatives."""
+"""Applies to functions what torch does with them: transforms, traces, derivatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = "*"
 
 
 def differ(own: torch.Tensor, right: torch.Tensor) -> str:
-    """In which way two tensors differ but for the order of their sums; no words if in none."""
+    """Describes how two tensors differ beyond the order of their sums; empty if they do not."""
     if (own.shape, own.dtype) != (right.shape, right.dtype):
         return f"{own.dtype}{tuple(own.shape)}, expected {right.dtype}{tuple(right.shape)}"
     own, right = own.float(), right.float()
@@ -34,9 +34,9 @@ def all_differ(results: Any, expected: Any) -> str:
 
 
 class Bound:
-    """An operation as a function of some of its arguments: of one, or of all that it has.
+    """An operation as a function of one of its arguments, or of all.
 
-    The others are those of the first seed; what is written is as new at every call of ``fresh``.
+    The other arguments are those of the first seed; ``fresh`` restores written ones before a call.
     """
 
     def __init__(self, given: Operation, argument: str) -> None:
@@ -62,7 +62,7 @@ class Bound:
 
 
 def vmapped(given: Operation, argument: str) -> str:
-    """Of two samples beside each other."""
+    """Compares torch.vmap over two samples with two calls."""
     bound = Bound(given, argument)
     samples = bound.tensors(1), bound.tensors(2)
     stacked = [torch.stack(pair) for pair in zip(*samples, strict=True)]
@@ -76,12 +76,12 @@ def vmapped(given: Operation, argument: str) -> str:
 
 
 def _changed(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """t where x is 1, through x."""
+    """Returns t, which depends on x and has its own value where x is 1."""
     return t * x.to(t.dtype) if t.is_floating_point() else t + (x * 0).to(t.dtype)
 
 
 def _of_a_factor(given: Operation, argument: str) -> Callable[[torch.Tensor], Any]:
-    """The results by a number with which an argument is multiplied."""
+    """Returns the results as a function of a number by which an argument is multiplied."""
     if argument == ALL or argument in given.written:
         raise UnfitError
     bound = Bound(given, argument)
@@ -108,7 +108,7 @@ def _written_differ(bound: Bound, own: list[torch.Tensor], right: list[torch.Ten
 
 
 def gradient(given: Operation, argument: str) -> str:
-    """torch.func.grad."""
+    """Compares torch.func.grad with a difference quotient."""
     function = _of_a_factor(given, argument)
     loss = lambda x: sum(t.float().nan_to_num(neginf=0).sum() for t in function(x))  # noqa: E731
     found = torch.func.grad(loss)(torch.tensor(1.0))
@@ -121,14 +121,14 @@ def gradient(given: Operation, argument: str) -> str:
 
 
 def pushed_forward(given: Operation, argument: str) -> str:
-    """torch.func.jvp: nothing here computes tangents."""
+    """Calls torch.func.jvp, which has to be refused: flashsmith computes no tangents."""
     function = _of_a_factor(given, argument)
     torch.func.jvp(function, (torch.tensor(1.0),), (torch.tensor(1.0),))
     return "taken" if given.make(1)[argument].is_floating_point() else ""
 
 
 def dual(given: Operation, argument: str) -> str:
-    """Returns a dual number: a result without a tangent would read as a tangent of zeros."""
+    """Passes dual numbers, which have to be refused: a missing tangent would read as zeros."""
     bound = Bound(given, argument)
     with forward_ad.dual_level():
         made = []
@@ -147,7 +147,7 @@ def dual(given: Operation, argument: str) -> str:
 
 
 def _replayed(bound: Bound, graph: Callable[..., Any]) -> str:
-    """Returns a graph, of other values."""
+    """Compares a graph, replayed on other values, with calls."""
     for seed in (2, 3):
         own, right = bound.tensors(seed), bound.tensors(seed)
         found = bound.fresh(*own, function=graph)
@@ -164,7 +164,7 @@ def made_fx(given: Operation, argument: str, mode: str, **keywords: Any) -> str:
 
 def jit_traced(given: Operation, argument: str) -> str:
     bound = Bound(given, argument)
-    bound.fresh(*bound.tensors(1))  # a call of these shapes
+    bound.fresh(*bound.tensors(1))  # a call of these shapes comes first
     graph = torch.jit.trace(bound.__call__, tuple(bound.tensors(1)), check_trace=False)
     return _replayed(bound, graph)
 
@@ -176,7 +176,7 @@ def symbolically_traced(given: Operation, argument: str) -> str:
     exec(f"def wrapped({arguments}): return bound({arguments})", space)
     try:
         graph = torch.fx.symbolic_trace(space["wrapped"])
-    except torch.fx.proxy.TraceError:  # torch's own words, and how to wrap a function
+    except torch.fx.proxy.TraceError:  # torch's error, which tells how to wrap a function
         return ""
     return _replayed(bound, graph)
 
@@ -195,7 +195,7 @@ def exported(given: Operation, argument: str) -> str:
 
 
 def logged(given: Operation, argument: str) -> str:
-    """A mode of torch's dispatcher sees the operator, where there is one."""
+    """Checks that a mode of torch's dispatcher sees the operator, if there is one."""
     if argument != ALL:
         raise UnfitError
     bound = Bound(given, argument)
@@ -210,7 +210,7 @@ def logged(given: Operation, argument: str) -> str:
 
 
 def emptied_between(given: Operation, argument: str) -> str:
-    """Memory that is given back before the backward, as sharded parameters do."""
+    """Frees an argument's memory before the backward, as sharded parameters do."""
     tensors = given.make(1)
     if argument == ALL or argument not in tensors:
         raise UnfitError
@@ -240,5 +240,5 @@ TRANSFORMS: dict[str, Transform] = {
     "a dispatch mode": logged,
     "emptied before the backward": emptied_between,
 }
-# What a function that differentiates for itself can be traced by.
+# These also apply to functions that differentiate inside.
 OF_GRADIENTS = ("a dual number", "make_fx, real", "a dispatch mode", "emptied before the backward")

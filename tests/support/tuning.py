@@ -1,4 +1,4 @@
-"""A lab that has known speeds, and what it tunes."""
+"""A fake lab with known speeds, and workloads to tune in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAMP = {"gpu": A100, "driver_version": "580.159.04", **kernel_source_stamp()}
 SPACE = get_autotuning_kernel_configs([DType.FP16])
 WORKLOAD = square(DType.FP16, 128, "full", 4, 16, 4096)
 WORKLOADS = [changed(WORKLOAD, seq_len=seq_len) for seq_len in (1024, 4096)]
-RULE = SM80_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+HEURISTIC = SM80_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
 BEST = SPACE[17]
 SMALL = square(DType.FP16, 128, "full", 1, 1, 128)
 PROGRESSION = get_kernel_progression_configs()[-2:]
@@ -39,7 +39,7 @@ def milliseconds(workload: Workload, cfg: FlashForwardKernelConfig) -> float:
 
 
 class FakeLab:
-    """Times are the true ones with noise that repeats average away; counts what it is asked."""
+    """Returns true times with noise that repeats average away; records the requests."""
 
     def __init__(
         self,

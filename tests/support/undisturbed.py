@@ -1,4 +1,4 @@
-"""Checks of times on a GPU that other processes use, too."""
+"""Checks times on a GPU that other processes share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _ATTEMPTS = 20
 
 
 def once_undisturbed(check: Callable[[], None]) -> None:
-    """Makes a check until it holds: the workers of a run share the GPU, which gives each its turn,
-    so that a time has others' turns in it. A check that is wrong without them never holds."""
+    """Repeats a check until it holds, because the workers of a run share the GPU in turns, and a
+    time includes others' turns. A check that is wrong on an idle GPU never holds."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(AssertionError):
             check()

@@ -26,10 +26,10 @@ SPARE_PAGES = 3
 
 
 class Server:
-    """Requests by number. What no request has is NaN, in pages, keys and queries. Keys and values
-    are numbers that the cache holds as they are.
+    """Requests by number. Unused memory is NaN, in pages, keys and queries. Keys and values are
+    numbers that the cache represents exactly.
 
-    scales: Of K and V, one or by head: the cache has 8 bits then.
+    scales: Scales of K and V, one or by head; the cache is FP8 then.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Server:
         self.v: dict[int, torch.Tensor] = {}
 
     def _spec(self) -> Any:
-        """Of the layer's cache, with pages of the server's size."""
+        """Returns the spec of the layer's cache, with pages of the server's size."""
         spec = self.layer.get_kv_cache_spec(self.config)
         dtype = torch.uint8 if self.is_fp8 else self.dtype
         return type(spec)(**{**vars(spec), "block_size": self.page_size, "dtype": dtype})
 
     def _cache(self, n_pages: int, layout: KVCacheLayout) -> torch.Tensor:
-        """As vLLM allocates it for two layers; this one is the second."""
+        """Allocates the cache as vLLM does for two layers; this layer is the second."""
         spec = self._spec()
         page, n_layers = spec.page_size_bytes, 2
         raw = torch.empty(n_layers * n_pages * page, dtype=torch.int8)
@@ -92,9 +92,9 @@ class Server:
     def metadata(
         self, n_queries: dict[int, int], padding: int = 0, **changed: Any
     ) -> CommonAttentionMetadata:
-        """Of a batch, whose new tokens have their pages.
+        """Returns the metadata of a batch, whose new tokens have their pages.
 
-        padding: So many requests without tokens, and tokens, follow, as in a graph of that size.
+        padding: The number of empty requests, and of tokens, that follow, as in a CUDA graph.
         """
         lengths = [len(self.k[request]) for request in n_queries] + [0] * padding
         counts = [*n_queries.values()] + [0] * padding
@@ -123,7 +123,7 @@ class Server:
         return CommonAttentionMetadata(**{**given, **changed})
 
     def grow(self, n_queries: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """New tokens of requests: q, k and v of all, slices of one tensor as of one projection."""
+        """Adds tokens to requests; returns q, k and v of all, slices of one tensor."""
         n_heads, n_heads_kv = self.heads
         total = sum(n_queries.values())
         qkv = torch.randn(total, (n_heads + 2 * n_heads_kv) * self.d_head).to(self.dtype)
@@ -143,15 +143,14 @@ class Server:
         return q, k, v
 
     def _as_held(self, rows: torch.Tensor, *, is_k: bool) -> torch.Tensor:
-        """Returns what a cache of 8 bits stands for."""
+        """Returns the numbers that an FP8 cache holds for these rows."""
         scale = (self.layer._k_scale if is_k else self.layer._v_scale).view(-1, 1)
         return (rows.float() / scale).to(FP8).float() * scale
 
     def step(
         self, n_queries: dict[int, int], padding: int = 0, **changed: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns a batch of so many new tokens of each request: q, and what the layer makes of
-        them."""
+        """Adds tokens to each request, and returns their q and the layer's result."""
         tensors = self.grow(n_queries)
         given = self.metadata(n_queries, padding, **changed)
         batch = self.builder.build(0, given)
@@ -166,7 +165,7 @@ class Server:
     def assert_right(
         self, n_queries: dict[int, int], padding: int = 0, **semantics: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A step, whose result is compared with the reference in float64."""
+        """Runs a step, and compares its result with the reference in float64."""
         q, o = self.step(n_queries, padding)
         lengths = [len(self.k[request]) for request in n_queries]
         k, v = (

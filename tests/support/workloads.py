@@ -1,4 +1,4 @@
-"""Workloads by the columns of a row: k is shaped as q."""
+"""Makes workloads from the columns of a row: k has the shape of q."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def square(dtype: DType, d_head: int, mask: str, batch: int, heads: int, seq_len
 
 
 def changed(workload: Workload, **columns: object) -> Workload:
-    """With other values in some columns, and k as q where none of its own is among them."""
+    """Returns a workload with other values in some columns; k follows q unless it is among them."""
     row = {name: value for name, value in workload.as_row().items() if name not in K_COLUMNS}
     return Workload.from_row({**row, **columns})  # type: ignore[dict-item]

@@ -24,7 +24,7 @@ KERNEL_FILES = [f"{instance.slug}.cu" for instance in INSTANCES]
 
 @dataclass
 class Workshop:
-    """A cache, a tiny source tree, and a compiler that counts."""
+    """A cache, a tiny source tree, and a compiler that logs its calls."""
 
     root: Path
 
@@ -63,7 +63,7 @@ def flip_last_byte(path: Path) -> None:
 
 
 def edit_manifest(entry: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes the manifest of an entry so that it is sound, as far as its own hash goes."""
+    """Changes the manifest of an entry, and renews the manifest's own hash."""
     path = entry / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["manifest_sha256"]

@@ -1,4 +1,4 @@
-"""Fresh processes: forks of one that has imported everything and called nothing."""
+"""Forks fresh processes from one that has imported everything and called nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from support.paths import ROOT
 
 
 class Zygote:
-    """A process that forks a child for each job, which so knows of no job before.
+    """A process that forks a child for each job, so that no job knows of an earlier one.
 
-    Kernels that a child has loaded are loaded for those after it, as loading takes as long as ten
-    calls.
+    Kernels that a child has loaded are also loaded in the parent, for later children, because
+    loading takes as long as ten calls.
     """
 
     def __init__(self, *modules: str) -> None:
-        """modules: What is imported before the first fork."""
+        """Starts the process, which imports ``modules`` before the first fork."""
         folders = [str(ROOT / "src"), str(ROOT / "tests"), *sys.path]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
@@ -33,7 +33,7 @@ class Zygote:
         )  # fmt: skip
 
     def run(self, job: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns what ``job(*arguments)`` returns in a child. Raises RuntimeError: the child
+        """Returns the result of ``job(*arguments)`` in a child. Raises RuntimeError if the child
         failed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         _send(self._process.stdin, pickle.dumps((job, arguments)))
@@ -58,7 +58,7 @@ def _send(stream: BinaryIO | Any, message: bytes) -> None:
 
 
 def _receive(stream: BinaryIO | Any) -> bytes:
-    """Empty at the end of the stream."""
+    """Returns the next message; empty at the end of the stream."""
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
     message: bytes = stream.read(length)
     return message
@@ -66,7 +66,7 @@ def _receive(stream: BinaryIO | Any) -> bytes:
 
 def _serve(modules: list[str]) -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a job prints is no answer
+    os.dup2(2, 1)  # a job's output must not mix with the answers
     for module in modules:
         importlib.import_module(module)
     _make_an_error()
@@ -77,7 +77,7 @@ def _serve(modules: list[str]) -> None:
 
 
 def _make_an_error() -> None:
-    """The first one that C++ throws takes a second: it looks for the names in its stack."""
+    """Makes C++ throw its first error, which takes a second: it looks up the names in its stack."""
     import tvm_ffi
 
     with contextlib.suppress(Exception):
@@ -124,7 +124,7 @@ def _load(found: bytes) -> None:
     from flashsmith.runtime import kernels
 
     for instance in pickle.loads(found) if found else ():
-        with contextlib.suppress(Exception):  # the next child that needs it says what is wrong
+        with contextlib.suppress(Exception):  # the next child that needs it reports the error
             kernels._find(instance, Target.emulator(), None)
 
 

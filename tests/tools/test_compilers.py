@@ -1,4 +1,5 @@
-"""tools/build/compilers.py: this machine's compiler makes fast and right code of what is chosen."""
+"""tools/build/compilers.py: this machine's compiler makes fast and right code of the chosen
+kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools.flash_attn_tests: on a file in the manner of FlashAttention's, of our own words."""
+"""tools.flash_attn_tests, on a file that resembles FlashAttention's tests."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_package_that_the_file_needs_is_named(file: Path) -> None:
     file.write_text("import not_installed_anywhere\n")
     done = run(file)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "needs what is not installed: No module named 'not_installed_anywhere'" in done.stderr
+    assert "package that is not installed: No module named 'not_installed_anywhere'" in done.stderr
 
 
 def test_bounds_that_are_none_are_refused(file: Path) -> None:

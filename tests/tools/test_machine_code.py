@@ -1,4 +1,4 @@
-"""tools/build/machine_code.py: what counts as the same machine code."""
+"""tools/build/machine_code.py: when machine code counts as the same."""
 
 from __future__ import annotations
 

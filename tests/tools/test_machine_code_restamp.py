@@ -1,4 +1,4 @@
-"""tools/build/machine_code.py --restamp: tables go on only where no machine code changed."""
+"""tools/build/machine_code.py --restamp: tables stay valid only where no machine code changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = tuple((name, "sm_80", n, f"{n:016x}") for name in KERNELS for n in (3, 4)
 
 
 class Recorded:
-    """A record and a table of older sources, and what today's sources give."""
+    """A record and a table of older sources, and the results of today's sources."""
 
     def __init__(self, folder: Path, tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tool, self.path, self.table = tool, folder / "record.csv", folder / "h200.csv"

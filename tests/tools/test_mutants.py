@@ -40,7 +40,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def _mutant(before: str, after: str) -> Mutant:
-    """Of the toy's source; on its second line."""
+    """Returns a mutant of the second line of the toy's source."""
     return Mutant("toy", "src/toy/clamp.py", 2, "by hand", before, f"{before} {after}",
                   lambda text: text.replace(before, after))  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_quotas_sum_up_and_are_even() -> None:
     assert quotas(1, 2) == [1, 0]
 
 
-# what becomes of a mutant
+# ---- the verdict on a mutant ----
 
 
 def test_a_mutant_that_a_test_notices_is_killed(toy: Workshop, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_no_mutant_survives_where_no_tests_can_run(toy: Workshop, tmp_path: Path
     assert Schedule(toy, Table(tmp_path / "results.csv")).judge(SURVIVES) is None  # left open
 
 
-# what is printed
+# ---- what is printed ----
 
 
 def _result(name: str, status: str) -> Result:
@@ -140,7 +140,7 @@ def _result(name: str, status: str) -> Result:
 
 
 def test_where_pytest_does_not_start_nothing_is_killed(toy: Workshop, tmp_path: Path) -> None:
-    """As where it is not installed: each mutant would seem to be noticed."""
+    """If pytest is not installed, for example, each mutant would seem to be noticed."""
     (toy.root / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such'\n")
     table = Table(tmp_path / "results.csv")
     with pytest.raises(RuntimeError, match="pytest fails without a mutant"):
@@ -158,7 +158,7 @@ def test_summary_keeps_equivalent_mutants_apart() -> None:
 
 
 def test_a_place_is_judged_by_its_first_mutant_that_compiles() -> None:
-    """Results of substitutes that an earlier sample needed do not count."""
+    """The results of substitutes that an earlier sample needed do not count."""
     places = [[KILLED, SURVIVES], [BROKEN, ENDLESS], [ENDLESS]]
     results = {
         KILLED.id: _result("a", "killed"),
@@ -170,7 +170,7 @@ def test_a_place_is_judged_by_its_first_mutant_that_compiles() -> None:
     assert missing == 2
 
 
-# the compiler that keeps objects
+# ---- the compiler that keeps objects ----
 
 
 def test_compiler_compiles_again_only_what_a_header_reaches(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_compiler_compiles_again_only_what_a_header_reaches(tmp_path: Path) -> N
     (tmp_path / "store").mkdir()
 
     def build(copy: str, value: int, record: bool) -> int:
-        """Returns how often the real compiler was called."""
+        """Returns the number of calls of the real compiler."""
         root = tmp_path / copy
         root.mkdir(exist_ok=True)
         (root / "value.h").write_text(f"#define VALUE {value}\n")
@@ -201,7 +201,7 @@ def test_compiler_compiles_again_only_what_a_header_reaches(tmp_path: Path) -> N
 
 
 def test_compiler_hands_on_what_nvcc_asks(tmp_path: Path) -> None:
-    """``-c -x c++ source``: what follows ``-c`` is no file."""
+    """The command is ``-c -x c++ source``, in which no file follows ``-c``."""
     (tmp_path / "plain.cc").write_text("int g() { return 1; }\n")
     compiler.write_script(
         tmp_path / "c++", shutil.which("c++") or "g++", tmp_path / "store", tmp_path
@@ -211,7 +211,7 @@ def test_compiler_hands_on_what_nvcc_asks(tmp_path: Path) -> None:
     assert (tmp_path / "plain").stat().st_size > 0
 
 
-# the kernels that were built without a mutant
+# ---- the kernels that were built without a mutant ----
 
 
 def test_entries_of_a_cache_are_linked_whole_and_once(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_entries_of_a_cache_are_linked_whole_and_once(tmp_path: Path) -> None:
 
 
 def test_kernels_built_without_a_mutant_are_there_for_those_that_follow(toy: Workshop) -> None:
-    """But not for stages whose tests are of building."""
+    """Stages whose tests are about building do not get these kernels."""
     builds = """\
 import os, pathlib
 ENTRY = pathlib.Path(os.environ["FLASHSMITH_CACHE_DIR"]) / "objects" / "kernel"

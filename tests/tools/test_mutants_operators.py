@@ -1,4 +1,4 @@
-"""tools.mutants: which code is mutated, and how."""
+"""tools.mutants: the code that is mutated, and the mutations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools.mutants: which mutants are chosen. Needs the extra `mutants`."""
+"""tools.mutants: the mutants that are chosen. Needs the extra `mutants`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_sample_has_as_many_of_each_area() -> None:
 
 @pytest.mark.parametrize("operation", ["forward", "backward", "decode", "append", "e4m3"])
 def test_device_code_of_each_operation_is_in_the_sample(operation: str) -> None:
-    """Files that are named after an operation are of an area of its own, in each family."""
+    """A file that is named after an operation belongs to one area in each family."""
     kernels = ROOT / "src/flashsmith/csrc/include/flashsmith"
     of_fp8 = {path for path in kernels.rglob("*.cuh") if "e4m3" in path.name}
     named = {path for path in kernels.rglob("*.cuh") if operation in path.name}
@@ -87,7 +87,7 @@ def test_device_code_of_each_operation_is_in_the_sample(operation: str) -> None:
 
 
 def test_areas_by_name_have_all_of_a_sample() -> None:
-    """Also those that no sample has unless they are named."""
+    """This includes areas that no sample has unless they are named."""
     others = [area for area in AREAS if not area.is_sampled][:2]
     assert len(sample(ROOT, 6, 1, others)) == 6
 

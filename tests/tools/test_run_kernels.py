@@ -169,7 +169,7 @@ def test_the_script_without_a_gpu_runs_the_emulator() -> None:
 
 
 def test_numbers_may_stand_behind_the_kernels() -> None:
-    """In whatever order, and as many kernels as there are."""
+    """The numbers may have any order, and any number of kernels may precede them."""
     progression = [str(cfg) for cfg in get_kernel_configs("prog")]
     assert chosen("--kernels", "prog", "256", "128") == progression
     assert chosen(

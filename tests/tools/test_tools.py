@@ -1,4 +1,4 @@
-"""The scripts of tools/: the environment that they run in, and what a failed run leaves."""
+"""The scripts of tools/: their environment, and the files that a failed run leaves."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ BARE = [sys.executable, "-I", "-S"]  # a Python without site-packages: no flashs
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The scripts as in a fresh clone, without .venv."""
+    """Returns the scripts as in a fresh clone, without .venv."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
     (tmp_path / "profiles").mkdir()
     return tmp_path
 
 
 def make_venv(checkout: Path) -> None:
-    """What `make run` leaves, as far as the scripts see it: a Python that has flashsmith."""
+    """Makes a .venv whose Python has flashsmith, which is all that the scripts need of `make
+    run`."""
     python = checkout / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     package = Path(flashsmith.__file__).parent.parent
@@ -59,7 +60,7 @@ def test_scripts_without_an_environment_say_what_to_do(script: str, checkout: Pa
 
 
 def test_an_environment_without_flashsmith_is_not_started_again(checkout: Path) -> None:
-    """Else a broken .venv would start itself for ever."""
+    """Otherwise a broken .venv would start itself forever."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     python = checkout / ".venv" / "bin" / "python"
     script = checkout / SCRIPTS[0]
@@ -69,7 +70,8 @@ def test_an_environment_without_flashsmith_is_not_started_again(checkout: Path) 
 
 
 def autotune(checkout: Path, ncu_bench: str) -> int:
-    """Runs benchmark_autotune.sh with this shell text in place of ncu_bench.py."""
+    """Runs benchmark_autotune.sh with a shell text in place of ncu_bench.py, and returns its exit
+    status."""
     script = checkout / "tools" / "benchmark" / "ncu_bench.py"
     script.write_text(f"#!/bin/sh\n{ncu_bench}\n")
     command = [checkout / "tools" / "benchmark" / "benchmark_autotune.sh", "1024"]

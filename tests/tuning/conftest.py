@@ -1,4 +1,4 @@
-"""Tables of nobody, and the lab on the emulator."""
+"""Empty tables, and the tuner's lab on the emulator."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def emulated_lab(emulated: Callable[..., Kernel]) -> KernelLab:
-    """The real lab on the emulator, with a timer that only runs."""
+    """Returns the real lab on the emulator, with a timer that only runs the candidates."""
     return KernelLab(benches_of(FORWARD), "cpu", fake_timer)

@@ -1,4 +1,4 @@
-"""The tuner's lab on decode and the backward, on the emulator."""
+"""The tuner's lab for decode and the backward, on the emulator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS: list[tuple[KernelLab[Any, Any], Operation[Any, Any], Any]] = [
     (
         SMALL,
         DECODE,
-        DecodeWorkload(DType.BF16, 64, rows=16, fp8_cache=True, token_scales=True),
+        DecodeWorkload(DType.BF16, 64, rows=16, fp8_cache=True, per_token_scale=True),
     ),
     (SMALL, DECODE, DecodeWorkload(DType.BF16, 64, rows=32)),
     (OF_GRADIENTS, BACKWARD, GRADIENTS),
@@ -62,10 +62,10 @@ KINDS: list[tuple[KernelLab[Any, Any], Operation[Any, Any], Any]] = [
 def test_the_lab_checks_and_times(
     lab: KernelLab[Any, Any], operation: Operation[Any, Any], workload: Any
 ) -> None:
-    rule = operation.choose_by_rule(workload, None)
-    lab.build({workload: [rule]}, lambda *_: None)
-    assert lab.check(workload, [rule]) == {}
-    assert lab.time(workload, [rule], 1)[rule].ms == pytest.approx(1.0)
+    heuristic = operation.choose_by_heuristic(workload, None)
+    lab.build({workload: [heuristic]}, lambda *_: None)
+    assert lab.check(workload, [heuristic]) == {}
+    assert lab.time(workload, [heuristic], 1)[heuristic].ms == pytest.approx(1.0)
 
 
 def test_times_are_geometric_means_over_shapes() -> None:
@@ -76,9 +76,9 @@ def test_times_are_geometric_means_over_shapes() -> None:
         ms = [2.0, 8.0][len(asked) - 1]
         return {name: Timing(ms, ms, ms) for name in runs}
 
-    rule = DECODE.choose_by_rule(FEW, None)
+    heuristic = DECODE.choose_by_heuristic(FEW, None)
     here: KernelLab[Any, Any] = KernelLab(small_benches, "cpu", timer)
-    assert here.time(FEW, [rule], 7)[rule].ms == pytest.approx(4.0)
+    assert here.time(FEW, [heuristic], 7)[heuristic].ms == pytest.approx(4.0)
     assert asked == [7, 7]
 
 
@@ -86,8 +86,8 @@ def test_times_are_geometric_means_over_shapes() -> None:
 def test_the_lab_finds_a_wrong_kernel(
     batch: int, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On whichever shape it is wrong."""
-    rule, call = DECODE.choose_by_rule(FEW, None), BoundDecode.__call__
+    """The kernel is wrong at one of the two shapes."""
+    heuristic, call = DECODE.choose_by_heuristic(FEW, None), BoundDecode.__call__
 
     def off_by_a_bit(self: BoundDecode, tensors: Any, *arguments: Any) -> None:
         call(self, tensors, *arguments)
@@ -95,14 +95,14 @@ def test_the_lab_finds_a_wrong_kernel(
         o[-1, 0, 5, 7] += 0.1 * (len(o) == batch)
 
     monkeypatch.setattr(BoundDecode, "__call__", off_by_a_bit)
-    wrong = KernelLab(small_benches, "cpu", fake_timer).check(FEW, [rule])
-    assert wrong[rule].startswith(f"{shape} keys: error 0.")
-    assert f"({batch - 1}, 0, 5, 7)" in wrong[rule]
+    wrong = KernelLab(small_benches, "cpu", fake_timer).check(FEW, [heuristic])
+    assert wrong[heuristic].startswith(f"{shape} keys: error 0.")
+    assert f"({batch - 1}, 0, 5, 7)" in wrong[heuristic]
 
 
 @pytest.mark.parametrize("name", ["dq", "dk", "dv"])
 def test_the_lab_finds_a_wrong_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = BACKWARD.choose_by_rule(GRADIENTS, None)
+    heuristic = BACKWARD.choose_by_heuristic(GRADIENTS, None)
     make = benches.make_launch
 
     def make_wrong(*arguments: Any) -> Any:
@@ -117,28 +117,31 @@ def test_the_lab_finds_a_wrong_gradient(name: str, monkeypatch: pytest.MonkeyPat
         return launch
 
     monkeypatch.setattr(benches, "make_launch", make_wrong)
-    wrong = KernelLab(benches_of(BACKWARD), "cpu", fake_timer).check(GRADIENTS, [rule])
-    assert wrong[rule].startswith("error 0.") and f"; {name} at (0, 100, 1, 7)" in wrong[rule]
+    wrong = KernelLab(benches_of(BACKWARD), "cpu", fake_timer).check(GRADIENTS, [heuristic])
+    assert (
+        wrong[heuristic].startswith("error 0.")
+        and f"; {name} at (0, 100, 1, 7)" in wrong[heuristic]
+    )
 
 
 def test_the_lab_says_what_a_kernel_raises_and_what_was_not_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rule = DECODE.choose_by_rule(FEW, None)
+    heuristic = DECODE.choose_by_heuristic(FEW, None)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ValueError("no room")
 
     monkeypatch.setattr(benches, "decode", refuse)
     here: KernelLab[Any, Any] = KernelLab(small_benches, "cpu", fake_timer)
-    assert here.check(FEW, [rule]) == {rule: "1 x 40 keys: ValueError: no room"}
+    assert here.check(FEW, [heuristic]) == {heuristic: "1 x 40 keys: ValueError: no room"}
     monkeypatch.setattr(lab, "load_buildable", lambda kernels, *_: {kernels[0]: "spills"})
-    here.build({FEW: [rule]}, lambda *_: None)
-    assert here.check(FEW, [rule]) == {rule: "spills"}
+    here.build({FEW: [heuristic]}, lambda *_: None)
+    assert here.check(FEW, [heuristic]) == {heuristic: "spills"}
 
 
 def test_the_lab_soaks_what_an_entry_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, soaked = DECODE.choose_by_rule(FEW, None), []
+    heuristic, soaked = DECODE.choose_by_heuristic(FEW, None), []
 
     class Failure:
         case, failure = "case 1", "NaN"
@@ -147,12 +150,14 @@ def test_the_lab_soaks_what_an_entry_serves(monkeypatch: pytest.MonkeyPatch) -> 
         failures = (Failure,)
 
     def soak(kernels: Any, plan: Any, device: str) -> Any:
-        soaked.extend((kernel, plan.seams, plan.random_cases, device) for kernel in kernels)
+        soaked.extend(
+            (kernel, plan.tile_boundaries, plan.random_cases, device) for kernel in kernels
+        )
         return dict.fromkeys(kernels, Tally)
 
     monkeypatch.setattr(lab, "soak", soak)
     monkeypatch.setattr(lab, "load_buildable", lambda *_: {})
-    assert SMALL.soak(FEW, [rule]) == {rule: "case 1: NaN"}
-    assert soaked == [(KernelId(rule, v), True, 0, "cpu") for v in (FULL, CAUSAL)]
+    assert SMALL.soak(FEW, [heuristic]) == {heuristic: "case 1: NaN"}
+    assert soaked == [(KernelId(heuristic, v), True, 0, "cpu") for v in (FULL, CAUSAL)]
     monkeypatch.setattr(lab, "load_buildable", lambda kernels, *_: dict.fromkeys(kernels, "spills"))
-    assert SMALL.soak(FEW, [rule]) == {rule: "spills"}
+    assert SMALL.soak(FEW, [heuristic]) == {heuristic: "spills"}

@@ -1,4 +1,4 @@
-"""`flashsmith tune`: with a lab that has known speeds, and on the emulator."""
+"""`flashsmith tune`, with a lab that has known speeds, and on the emulator."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flashsmith.selection.tables import Table, user_table_path
 from support.tuning import (
     A100,
     BEST,
+    HEURISTIC,
     PROGRESSION,
-    RULE,
     STAMP,
     WORKLOAD,
     FakeLab,
@@ -37,11 +37,13 @@ def invoke(*args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLab]:
-    """An A100 whose kernels have the times of FakeLab."""
+    """Pretends that there is an A100 whose kernels take the times of FakeLab."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
-    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: FakeLab(wrong={RULE: "wrong: by far"}))
+    monkeypatch.setattr(
+        lab_tune, "KernelLab", lambda *_: FakeLab(wrong={HEURISTIC: "wrong: by far"})
+    )
     return FakeLab
 
 
@@ -52,7 +54,7 @@ SHAPE = ("--d-head", "128", "--dtype", "fp16", "--mask", "full", "--seq-len", "4
 def test_command_tunes_reports_and_writes_the_users_table() -> None:
     result = invoke(*SHAPE)
     assert BEST.short_form() in result.stdout
-    assert f"excluded: {RULE} for {WORKLOAD}: wrong: by far" in result.stderr
+    assert f"excluded: {HEURISTIC} for {WORKLOAD}: wrong: by far" in result.stderr
     path = user_table_path(A100)
     assert f"the table is {path}" in result.stderr
     assert kernels_of(Table.read(path))[0] == BEST
@@ -76,7 +78,7 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
     out = tmp_path / "mine.json"
     document = json.loads(invoke(*SHAPE, "--out", out, "--json", "-k", BEST).stdout)
     assert document["entries"][0]["kernel"] == BEST.short_form()
-    assert document["entries"][0]["tried"] == 2  # and the rule's choice
+    assert document["entries"][0]["tried"] == 2  # and the heuristic's choice
     assert Path(document["table"]) == out
     assert Table.read(out).stamp == STAMP
 
@@ -109,7 +111,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
             "-k", conflicting, "-k", swizzled, "--emulator-counts")  # fmt: skip
     result = invoke(*args, "--tokens", 64)
     lines = [line for line in result.stdout.splitlines() if "FP16" in line]
-    assert len(lines) == 3  # and the rule's choice
+    assert len(lines) == 3  # and the heuristic's choice
     assert conflicting.short_form() in lines[-1]
     assert "counts, not times" in result.stderr
     assert " ms" not in result.stdout
@@ -127,7 +129,7 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
         (("--explain", "--grid", "tiny"), "--grid is 'tiny'; supported: full, small, chunk"),
-        (("--explain", "--grid", "small", "--batch", "1"), "--grid has sizes of its own"),
+        (("--explain", "--grid", "small", "--batch", "1"), "--grid sets all sizes"),
         (("--emulator-counts", "--grid", "small"), "keeps and times nothing; leave out --grid"),
         (("--explain", "--seq-len", "many"), "--seq-len is 'many'"),
         (("--explain", "--d-head", "80"), "--d-head is 80"),

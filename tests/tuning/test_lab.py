@@ -38,7 +38,7 @@ def test_lab_builds_checks_and_times_on_the_emulator(
         table = session.run(plan, emulated_lab, lambda *_: None)
     (entry,) = table.entries.values()
     assert (entry.tried, entry.excluded) == (2, {})
-    assert kernels_of(table, SMALL) == PROGRESSION  # the last stands for the rule's choice
+    assert kernels_of(table, SMALL) == PROGRESSION  # the last stands for the heuristic's choice
 
 
 def test_lab_finds_a_wrong_kernel(emulated_lab: KernelLab, monkeypatch: pytest.MonkeyPatch) -> None:

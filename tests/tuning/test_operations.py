@@ -43,8 +43,8 @@ EACH = pytest.mark.parametrize("operation", [DECODE, BACKWARD], ids=lambda each:
 
 
 class FakeLab:
-    """Of a plan's first workload the fourth takes 10 us, the rule's choice 12, others more; dies at
-    a question."""
+    """The fourth candidate takes 10 us on the first workload, the heuristic's choice 12, all others
+    more; the lab can die at a given question."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FakeLab:
         die_at: int = -1,
     ) -> None:
         (configs, *_) = plan.values()
-        self.best, self.rule = configs[3], configs[-1]
+        self.best, self.heuristic = configs[3], configs[-1]
         self.wrong, self.unsound, self.die_at = wrong or {}, unsound, die_at
         self.asked: list[object] = []
 
@@ -72,7 +72,7 @@ class FakeLab:
 
     def time(self, workload: Any, configs: Sequence[Any], repeats: int | None) -> dict[Any, Timing]:
         self._ask("time", workload, len(configs), repeats)
-        known = {self.best: 0.010, self.rule: 0.012}
+        known = {self.best: 0.010, self.heuristic: 0.012}
         times = {c: known.get(c, 0.013 + i / 1000) for i, c in enumerate(configs)}
         return {config: Timing(ms, ms, ms) for config, ms in times.items()}
 
@@ -100,7 +100,7 @@ def first(operation: Operation[Any, Any], table: Table[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100"])
 def test_candidates_can_be_built_for_their_gpu(arch: str) -> None:
-    """Those of sm_90 include rings of stages for which sm_80 has no room."""
+    """The candidates of sm_90 include rings of stages for which sm_80 has no room."""
     capability = get_gpu_architecture(arch).compute_capability
     every = Request(dtypes=tuple(DType), d_heads=D_HEADS)
     workloads: list[tuple[Any, Any]] = [
@@ -113,11 +113,11 @@ def test_candidates_can_be_built_for_their_gpu(arch: str) -> None:
         for same in (False, True)
     ]
     for operation, workload in workloads:
-        *others, rule = operation.candidates(workload, arch)
-        assert rule not in others and len(set(others)) == len(others), workload
-        assert all(config.is_buildable(arch) for config in (*others, rule))
-        assert not [c for c in (*others, rule) if operation.why_not(c, workload)]
-        generate(map(KernelId, (*others, rule)))
+        *others, heuristic = operation.candidates(workload, arch)
+        assert heuristic not in others and len(set(others)) == len(others), workload
+        assert all(config.is_buildable(arch) for config in (*others, heuristic))
+        assert not [c for c in (*others, heuristic) if operation.why_not(c, workload)]
+        generate(map(KernelId, (*others, heuristic)))
 
 
 @EACH
@@ -127,7 +127,7 @@ def test_the_fastest_enters_the_table_and_serves(
     out, lab = user_table_path(A100, operation), fake(operation)
     entry = first(operation, tune(operation, out, lab))
     best = entry.ranked[0]
-    assert (best.config, best.ms, entry.rule_ratio) == (lab.best, 0.01, 1.2)
+    assert (best.config, best.ms, entry.heuristic_ratio) == (lab.best, 0.01, 1.2)
     plan = PLANS[operation.name]
     assert (entry.tried, entry.excluded) == (len(plan[entry.workload]), {})
     assert {each.workload for each in Table.read(out).entries.values()} == set(plan)
@@ -140,14 +140,14 @@ def test_what_is_wrong_anywhere_does_not_enter(
     operation: Operation[Any, Any], tmp_path: Path
 ) -> None:
     out, known = tmp_path / "t.csv", fake(operation)
-    best, rule = known.best, known.rule
+    best, heuristic = known.best, known.heuristic
     entry = first(operation, tune(operation, out, fake(operation, unsound=[best])))
-    assert entry.ranked[0].config == rule and entry.rule_ratio == 1
+    assert entry.ranked[0].config == heuristic and entry.heuristic_ratio == 1
     assert entry.excluded == {best.short_form(): "soak: rows of NaN"}
-    lab = fake(operation, wrong={rule: "error 1"})
+    lab = fake(operation, wrong={heuristic: "error 1"})
     entry = first(operation, tune(operation, out, lab, fresh=True))
-    assert entry.ranked[0].config == best and entry.rule_ratio is None
-    assert entry.excluded == {rule.short_form(): "error 1"}
+    assert entry.ranked[0].config == best and entry.heuristic_ratio is None
+    assert entry.excluded == {heuristic.short_form(): "error 1"}
 
 
 def test_nothing_is_written_where_every_kernel_is_wrong(tmp_path: Path) -> None:
@@ -181,15 +181,15 @@ def test_a_kernel_that_took_the_gpu_with_it_is_not_run_again(tmp_path: Path) -> 
 
     class LostInSoak(FakeLab):
         def soak(self, workload: Any, configs: Any) -> dict[Any, str]:
-            raise GpuLostError(KernelId(self.rule, CAUSAL).name, "no answer")
+            raise GpuLostError(KernelId(self.heuristic, CAUSAL).name, "no answer")
 
     out, plan = tmp_path / "t.csv", {FEW: PLANS["decode"][FEW]}
     for losing in (Lost(plan), LostInSoak(plan)):
         with pytest.raises(GpuLostError):
             tune(DECODE, out, losing, plan)
     entry = first(DECODE, tune(DECODE, out, fake(DECODE), plan))
-    assert {known.best.short_form(), known.rule.short_form()} <= set(entry.excluded)
-    assert entry.ranked[0].config not in (known.best, known.rule)
+    assert {known.best.short_form(), known.heuristic.short_form()} <= set(entry.excluded)
+    assert entry.ranked[0].config not in (known.best, known.heuristic)
 
 
 @EACH
@@ -225,7 +225,7 @@ def invoke(operation: str, *args: object, code: int = 0) -> Result:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeLab], None]:
-    """An A100 with the lab that is given."""
+    """Returns a function that installs a lab, on a fake A100."""
     monkeypatch.setattr(lab_tune, "choose_device", lambda _: ("cuda", A100))
     monkeypatch.setattr(lab_tune, "target_of", lambda _: Target.cuda("sm_80"))
     monkeypatch.setattr(lab_tune, "environment_stamp", lambda: STAMP)
@@ -233,8 +233,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeLab], None]:
     def use(lab: FakeLab) -> None:
         monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: lab)
 
-    rule = fake(DECODE).rule
-    use(fake(DECODE, wrong={rule: "error 1"}))
+    heuristic = fake(DECODE).heuristic
+    use(fake(DECODE, wrong={heuristic: "error 1"}))
     return use
 
 
@@ -245,7 +245,7 @@ KIND = ("--dtype", "fp16", "--d-head", "64")
 def test_command_tunes_reports_and_writes_the_users_table() -> None:
     result, known = invoke("decode", *KIND), fake(DECODE)
     assert known.best.short_form() in result.stdout
-    excluded = f"excluded: {known.rule} for FP16 d 64, up to 16 rows, few tiles: error 1"
+    excluded = f"excluded: {known.heuristic} for FP16 d 64, up to 16 rows, few tiles: error 1"
     assert excluded in result.stderr
     path = user_table_path(A100, DECODE)
     assert str(path) in result.stderr

@@ -1,4 +1,4 @@
-"""Portfolios: a few kernels for each d_head and variant, where the best set is known."""
+"""Portfolios: a few kernels for each d_head and variant, in cases where the best set is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning import portfolio as portfolio_module
 from flashsmith.lab.tuning.portfolio import (
-    MOST_KERNELS,
+    MAX_KERNELS,
     TOLERANCE,
     pick,
     portfolios_of,
@@ -75,13 +75,13 @@ def test_a_second_is_taken_only_where_one_loses_more_than_the_tolerance() -> Non
 
 @pytest.fixture
 def _three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """May be chosen, so that what is left out can be told."""
-    monkeypatch.setattr(portfolio_module, "MOST_KERNELS", 3)
+    """Limits a portfolio to three kernels, so that some must be left out."""
+    monkeypatch.setattr(portfolio_module, "MAX_KERNELS", 3)
 
 
 @pytest.mark.usefixtures("_three")
 def test_the_least_is_lost_where_three_are_not_enough() -> None:
-    """Four kernels are best somewhere; leaving out D costs 5%, any other 20%."""
+    """Each of four kernels is the best somewhere; leaving out D costs 5%, any other 20%."""
     rest = {A: 1.2, B: 1.2, C: 1.2, D: 1.2}
     table = table_of(*({**rest, best: 1.0} for best in (A, B, C)), {**rest, A: 1.05, D: 1.0})
     portfolio = portfolios_of(with_portfolios(table))[0]
@@ -93,7 +93,7 @@ def test_the_least_is_lost_where_three_are_not_enough() -> None:
 
 @pytest.mark.usefixtures("_three")
 def test_a_kernel_that_is_best_nowhere_may_be_the_best_of_few() -> None:
-    """E is 2% behind at two shapes whose best are useless at the other."""
+    """E is 2% behind at two shapes whose best kernels are useless at the other."""
     table = table_of(
         {A: 1.0, E: 1.02}, {B: 1.0, E: 1.02}, {C: 1.0, A: 1.5, B: 1.5}, {D: 1.0, A: 1.5}
     )
@@ -135,30 +135,30 @@ def test_measurements_stay_and_only_the_portfolio_may_serve() -> None:
 
 
 def test_a_set_is_the_best_of_all_sets() -> None:
-    """Compared with what looking at every set finds, one after the other."""
+    """The set is compared with the best of all sets, found by trying each."""
     random.seed(0)
     for _ in range(20):
         losses = {
             cfg: tuple(random.choice((0.0, 0.005, 0.02, 0.1, math.inf)) for _ in range(6))
             for cfg in SPACE[:9]
         }
-        losses[SPACE[9]] = (0.3,) * 6  # so that every entry has a kernel
+        losses[SPACE[9]] = (0.3,) * 6  # every row has a kernel
 
         def worst(tiles: Sequence[ForwardKernelConfig], of: dict = losses) -> float:  # type: ignore[type-arg]
             return max(min(of[cfg][i] for cfg in tiles) for i in range(6))
 
         found = pick(losses)
-        least = {n: min(map(worst, combinations(losses, n))) for n in range(1, MOST_KERNELS + 1)}
-        enough = [n for n, loss in least.items() if loss <= TOLERANCE]
-        assert len(found) == (min(enough) if enough else MOST_KERNELS)
-        assert worst(found) == least[len(found)]
+        minimum = {n: min(map(worst, combinations(losses, n))) for n in range(1, MAX_KERNELS + 1)}
+        enough = [n for n, loss in minimum.items() if loss <= TOLERANCE]
+        assert len(found) == (min(enough) if enough else MAX_KERNELS)
+        assert worst(found) == minimum[len(found)]
 
 
 def test_many_kernels_are_looked_at_in_seconds() -> None:
     random.seed(0)
     many = [*SPACE, *get_sm90_autotuning_kernel_configs([DType.FP16])]
     losses = {cfg: tuple(random.random() for _ in range(36)) for cfg in many}
-    assert len(pick(losses)) == MOST_KERNELS
+    assert len(pick(losses)) == MAX_KERNELS
 
 
 def test_the_tuner_writes_portfolios_and_chooses_anew_when_entries_are_added(
@@ -175,11 +175,12 @@ def test_the_tuner_writes_portfolios_and_chooses_anew_when_entries_are_added(
 
 
 def test_what_won_elsewhere_is_timed_to_the_end(tmp_path: Path) -> None:
-    """So that a portfolio knows it. What wins with another mask or d_head stays out."""
+    """A portfolio needs its times. A kernel that wins with another mask or d_head stays out."""
     slow = SPACE[30]
 
     class Uneven(FakeLab):
-        """With a kernel that is the best in one mask at one length, and bad in all else."""
+        """A lab with a kernel that is the best with one mask at one length, and bad everywhere
+        else."""
 
         def time(self, workload: Workload, *args: Any) -> dict[FlashForwardKernelConfig, Timing]:
             times = super().time(workload, *args)
@@ -198,5 +199,5 @@ def test_a_shipped_table_chooses_from_portfolios(path: Path) -> None:
     table = Table.read(path)
     portfolios = portfolios_of(table)
     assert with_portfolios(table) == table
-    assert all(1 <= len(each.tiles) <= MOST_KERNELS for each in portfolios)
+    assert all(1 <= len(each.tiles) <= MAX_KERNELS for each in portfolios)
     assert max(each.worst_loss for each in portfolios) < 0.03

@@ -17,7 +17,7 @@ from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import Table
 from support.tuning import (
     BEST,
-    RULE,
+    HEURISTIC,
     SMALL,
     SPACE,
     WORKLOAD,
@@ -40,14 +40,14 @@ def test_the_fastest_kernel_does_not_enter_when_it_fails_the_soak(tmp_path: Path
     assert BEST not in [row.config for row in entry.ranked]
     assert entry.excluded == {BEST.short_form(): "soak: rows of NaN"}
     assert entry == entry_of(Table.read(out))
-    (rule,) = (row for row in entry.ranked if row.config == RULE)
-    assert entry.rule_ratio == pytest.approx(rule.cost / entry.ranked[0].cost, rel=1e-3)
+    (heuristic,) = (row for row in entry.ranked if row.config == HEURISTIC)
+    assert entry.heuristic_ratio == pytest.approx(heuristic.cost / entry.ranked[0].cost, rel=1e-3)
 
 
-def test_the_rule_may_fail_too(tmp_path: Path) -> None:
-    entry = entry_of(tune(tmp_path / "t.json", FakeLab(unsound={RULE: "bad"})))
-    assert entry.rule_ratio is None
-    assert RULE not in [row.config for row in entry.ranked]
+def test_the_heuristic_may_fail_too(tmp_path: Path) -> None:
+    entry = entry_of(tune(tmp_path / "t.json", FakeLab(unsound={HEURISTIC: "bad"})))
+    assert entry.heuristic_ratio is None
+    assert HEURISTIC not in [row.config for row in entry.ranked]
 
 
 def test_nothing_is_written_when_every_kernel_fails_the_soak(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_kernel_that_takes_the_gpu_with_it_is_not_soaked_again(tmp_path: Path) -
 def test_lab_finds_what_a_check_of_one_shape_does_not(
     emulated_lab: KernelLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel that is wrong at a length that nobody tunes for."""
+    """The kernel is wrong at a length for which no one tunes."""
     call = Kernel.__call__
-    good, bad = RULE, BEST
+    good, bad = HEURISTIC, BEST
 
     def wrong_in_long_rows(
         self: Kernel, q: Any, k: Any, v: Any, o: torch.Tensor, *a: Any, **b: Any

@@ -32,7 +32,7 @@ from support.paths import TESTS
 from support.tuning import (
     A100,
     BEST,
-    RULE,
+    HEURISTIC,
     SPACE,
     STAMP,
     WORKLOAD,
@@ -60,14 +60,14 @@ def test_entry_holds_what_was_measured(tmp_path: Path) -> None:
     assert (entry.tried, entry.excluded, entry.workload) == (40, {}, WORKLOAD)
     best = entry.ranked[0]
     assert best.tflops == pytest.approx(WORKLOAD.flop / best.ms / 1e9, rel=1e-3)
-    (rule,) = (row for row in entry.ranked if row.config == RULE)
-    assert entry.rule_ratio == pytest.approx(rule.cost / best.cost, rel=1e-3)
+    (heuristic,) = (row for row in entry.ranked if row.config == HEURISTIC)
+    assert entry.heuristic_ratio == pytest.approx(heuristic.cost / best.cost, rel=1e-3)
     assert best.ms_back_to_back == pytest.approx(1.1)
     assert table == Table.read(tmp_path / "t.json")
     assert not journal_path(tmp_path / "t.json").exists()
 
 
-def test_the_fastest_third_and_the_rule_survive() -> None:
+def test_the_fastest_third_and_the_heuristic_survive() -> None:
     times = {cfg: Timing(i + 1.0, 0, 0) for i, cfg in enumerate(SPACE)}
     fastest = SPACE[: -(-len(SPACE) // 3)]
     slow = SPACE[-1]
@@ -76,7 +76,7 @@ def test_the_fastest_third_and_the_rule_survive() -> None:
 
 
 def test_a_grid_that_does_not_fill_the_gpu_is_not_timed_back_to_back(tmp_path: Path) -> None:
-    """It draws too little power for a limit."""
+    """A grid like this draws too little power to reach the GPU's power limit."""
     fake, few = FakeLab(), changed(WORKLOAD, batch=1, heads=8, seq_len=1024)
     (entry,) = tune(tmp_path / "t.csv", fake, [few]).entries.values()
     assert [what for _, what, _ in fake.asked] == ["check", *["time"] * 3, "soak"]
@@ -122,7 +122,7 @@ def test_journal_survives_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None
         resumed.die_at = 1  # after the round whose line was cut
         tune(out, resumed)
     assert path.read_bytes() == whole
-    path.write_bytes(whole[:10])  # in the stamp: as if there were none
+    path.write_bytes(whole[:10])  # in the stamp, which counts as no journal
     again = FakeLab()
     tune(out, again)
     assert len(again.asked) == 6
@@ -242,51 +242,51 @@ def test_two_processes_do_not_tune_for_one_file(tmp_path: Path) -> None:
 
 
 def test_what_was_tuned_is_what_attention_takes(tmp_path: Path) -> None:
-    assert choose(WORKLOAD, A100).config != BEST  # and the tables are read
+    assert choose(WORKLOAD, A100).config != BEST  # the tables are read
     tune(user_table_path(A100), FakeLab())
     choice = choose(WORKLOAD, A100)
     assert (choice.config, choice.source and choice.source.title) == (BEST, "your table")
 
 
-def test_plan_has_what_fits_and_the_rule() -> None:
+def test_plan_has_what_fits_and_the_heuristic() -> None:
     progression = get_kernel_progression_configs()
     assert make_plan(FORWARD, [WORKLOAD], "sm_80", configs=progression) == {
-        WORKLOAD: [*progression, RULE]
+        WORKLOAD: [*progression, HEURISTIC]
     }
-    odd = changed(WORKLOAD, seq_len=1000)  # which no blocks divide
+    odd = changed(WORKLOAD, seq_len=1000)  # no block size divides it
     *others, _ = make_plan(FORWARD, [odd], "sm_80", configs=SPACE)[odd]
     assert set(others) <= set(SPACE) and {cfg.B_r for cfg in others} == {64, 128}
 
 
-def test_plan_on_sm90_has_both_families_and_its_own_rule() -> None:
+def test_plan_on_sm90_has_both_families_and_its_own_heuristic() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])
-    rule = SM90_FORWARD.rule(Workload.square(DType.FP16, 128, 4096))
+    heuristic = SM90_FORWARD.heuristic(Workload.square(DType.FP16, 128, 4096))
     (configs,) = make_plan(FORWARD, [WORKLOAD], "sm_90a", configs=[*SPACE, *sm90]).values()
-    assert configs[-1] == rule
-    assert set(configs) == {*SPACE, *sm90, rule}
+    assert configs[-1] == heuristic
+    assert set(configs) == {*SPACE, *sm90, heuristic}
     odd = changed(WORKLOAD, seq_len=1000)
     assert set(make_plan(FORWARD, [odd], "sm_90a", configs=[*SPACE, *sm90])[odd]) == {
         *SPACE,
         *sm90,
-        rule,
+        heuristic,
     }
     assert set(make_plan(FORWARD, [WORKLOAD], "sm_80", configs=[*SPACE, *sm90])[WORKLOAD]) == {
         *SPACE,
-        RULE,
+        HEURISTIC,
     }
 
 
 def test_both_families_are_ranked_together() -> None:
     sm90 = get_sm90_autotuning_kernel_configs([DType.FP16], [128])[0]
     times = {cfg: Timing(1.0, 0, 0) for cfg in (sm90, SPACE[1], SPACE[0])}
-    assert survivors(times, {RULE})[0] == SPACE[0]  # equally fast: by family, then in order
+    assert survivors(times, {HEURISTIC})[0] == SPACE[0]  # equally fast: by family, then in order
 
 
 @pytest.mark.parametrize(("arch", "key"), [("sm_90a", "sm90-tune"), ("sm_80", "tune")])
 def test_default_candidates_are_those_of_the_gpu(arch: str, key: str) -> None:
     wanted = {cfg for cfg in get_kernel_configs(key) if (cfg.dtype, cfg.d_head) == (5, 128)}
     assert set(*make_plan(FORWARD, [WORKLOAD], arch).values()) == wanted | {
-        FORWARD.serving(WORKLOAD, arch).rule_config
+        FORWARD.serving(WORKLOAD, arch).heuristic_config
     }
 
 

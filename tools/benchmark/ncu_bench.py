@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Profiles kernels with Nsight Compute; `flashsmith profile` by the name of its script.
+"""Profiles kernels with Nsight Compute; an alias of `flashsmith profile`.
 
 tools/benchmark/ncu_bench.py --seq_lens 1024,2048 --d_heads 128 --runs 1 --csv > profile.csv
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times kernels and peers with torch's events; `flashsmith bench` by the name of its script.
+"""Times kernels and peers with torch's events; an alias of `flashsmith bench`.
 
 tools/benchmark/pt_bench.py --seq_lens 1024,2048 --d_heads 128 --kernels prog --out profiles/bench
 """

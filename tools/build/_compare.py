@@ -1,4 +1,4 @@
-"""What differs between two lists of functions' fingerprints, and files of them."""
+"""Compares two lists of functions' fingerprints, and reads and writes them as CSV files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Place = tuple[str, str]  # kernel, architecture
 
 
 def differences(before: Iterable[CodeRow], after: Iterable[CodeRow]) -> dict[_Place, str]:
-    """Returns one sentence for each kernel and architecture that is not the same.
+    """Returns a sentence for each kernel and architecture whose machine code differs.
 
-    A kernel has one function or several, whose names do not count, nor their order.
+    A kernel has one function or several; their names and order do not count.
     """
     old, new = _functions(before), _functions(after)
     return {

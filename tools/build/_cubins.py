@@ -1,4 +1,4 @@
-"""The machine code of functions as cubins have it, which takes no disassembler to compare."""
+"""Hashes the machine code of functions straight from cubins, without a disassembler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flashsmith.selection.stamped_csv import replace_file
 
 _ELF = b"\x7fELF\x02"
 _TABLE_AT, _COUNT_AT = 0x28, 0x3C
-_SECTION = struct.Struct("<IIQQQQII")  # its header, up to the info
+_SECTION = struct.Struct("<IIQQQQII")  # a section header, up to and including sh_info
 _HEADER_BYTES = 64
 _BYTES_OF_INSTRUCTION = 16
 
@@ -28,9 +28,9 @@ _BYTES_OF_INSTRUCTION = 16
 def measure_cubins(
     instances: Sequence[KernelId], archs: Sequence[str], jobs: int, made: Path
 ) -> Iterator[CodeRow]:
-    """A row for each function of each kernel, for those of ``archs`` that its family is built for.
+    """Yields a row for each function of each kernel, on each of ``archs`` that its family takes.
 
-    made: A folder of what was found before, by the keys of units: what was interrupted goes on.
+    made: A folder of earlier results, by the keys of units, so that an interrupted run resumes.
 
     Raises:
         FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
@@ -54,7 +54,7 @@ def measure_cubins(
 
 
 def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
-    """Returns the unit's cubins, in the order of their architectures."""
+    """Compiles a unit, and returns its cubins in the order of their architectures."""
     fatbin = folder / "kernel.fatbin"
     files = [str(folder / unit.source_file), "-o", str(fatbin)]
     command = [*unit.command, "--fatbin", "--no-compress", *files]
@@ -63,15 +63,14 @@ def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
 
 
 def cubins_in(fatbin: bytes) -> list[bytes]:
-    """Returns the cubins of a fatbin that is not compressed; each is followed by what comes
-    next."""
+    """Returns the cubins of an uncompressed fatbin; each extends to the beginning of the next."""
     starts = [at for at in range(0, len(fatbin), 8) if fatbin.startswith(_ELF, at)]
     return [fatbin[at:end] for at, end in zip(starts, [*starts[1:], len(fatbin)], strict=True)]
 
 
 def functions_in(cubin: bytes) -> list[tuple[int, str]]:
-    """For each function the number of its instructions, and a hash of them and of the number of its
-    registers; in an order in which names do not count."""
+    """Returns the number of instructions of each function, and a hash of its code and its number of
+    registers, sorted so that names do not count."""
     return sorted(
         (len(code) // _BYTES_OF_INSTRUCTION, hashlib.sha256(code + registers).hexdigest()[:16])
         for name, registers, code in _sections(cubin)
@@ -80,7 +79,8 @@ def functions_in(cubin: bytes) -> list[tuple[int, str]]:
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-    """Name, registers (the highest byte of the info that code has) and content of each."""
+    """Yields the name of each section, the highest byte of sh_info (of code: its registers), and
+    its content."""
     (table,) = struct.unpack_from("<Q", cubin, _TABLE_AT)
     count, of_names = struct.unpack_from("<HH", cubin, _COUNT_AT)
     headers = [_SECTION.unpack_from(cubin, table + _HEADER_BYTES * i) for i in range(count)]

@@ -1,6 +1,6 @@
-"""Compiling a CUDA source with NVRTC, found by path, through its C functions.
+"""Compiles a CUDA source with an NVRTC that is found by path, through its C functions.
 
-Run as a program, a process for each kernel, because the compiler's own state is a process's:
+It runs as a process for each kernel, because the compiler's state is global to a process:
 
     python tools/build/_nvrtc.py LIBRARY SOURCE ARCH OUT INCLUDE...
 """
@@ -15,15 +15,15 @@ HEADERS = Path(__file__).resolve().parent / "nvrtc"
 
 
 class Nvrtc:
-    """A library that is not torch's: each version is loaded from where it lies."""
+    """An NVRTC other than torch's, loaded by its path, so that several versions can be compared."""
 
     def __init__(self, library: Path) -> None:
         for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
-            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)  # NVRTC finds it by name when loaded
+            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)  # NVRTC looks it up by name
         self._library = ctypes.CDLL(str(library))
 
     def compile(self, text: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
-        """Returns the cubin, None where the compiler failed, and the log."""
+        """Returns the cubin, or None if the compiler failed, and the log."""
         program = ctypes.c_void_p()
         self._call("CreateProgram", ctypes.byref(program), text.encode(), name.encode(), 0, 0, 0)
         words = (ctypes.c_char_p * len(options))(*(word.encode() for word in options))

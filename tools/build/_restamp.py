@@ -1,4 +1,4 @@
-"""Today's hashes of sources for tables that were measured with others of the same machine code."""
+"""Stamps tables with today's hashes of sources that give the same machine code as the measured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flashsmith.selection.tables import Table
 
 
 def changed_kernels(record: MachineCodeRecord, today: Mapping[str, str]) -> list[KernelId]:
-    """Those of the record whose families have other sources today.
+    """Returns the kernels of the record whose families have other sources today.
 
     Raises:
-        ValueError: A family is not in the record, or a kernel of the record is none of today.
+        ValueError: A family is not in the record, or a kernel of the record no longer exists.
     """
     if new := sorted(today.keys() - record.sources.keys()):
         raise ValueError(f"the record has no {', '.join(new)}; --record makes it anew")
@@ -27,17 +27,17 @@ def changed_kernels(record: MachineCodeRecord, today: Mapping[str, str]) -> list
 
 
 def sample_of(kernels: list[KernelId], size: int) -> list[KernelId]:
-    """So many of a list, spread evenly."""
+    """Returns at most ``size`` kernels, spread evenly over the list."""
     return [kernels[i * len(kernels) // size] for i in range(min(size, len(kernels)))]
 
 
 def restamp(
     path: Path, record: MachineCodeRecord, today: Mapping[str, str], tables: Iterable[Path]
 ) -> None:
-    """Writes ``today`` into tables and the record, whose machine code today's sources give.
+    """Writes today's hashes into tables and the record, whose machine code today's sources give.
 
     Raises:
-        TuningError, ValueError: A table is not one that the record speaks for; none is changed.
+        TuningError, ValueError: A table is not covered by the record. Then nothing is written.
     """
     texts = {table: _renewed(table, record, today) for table in tables}
     for table, text in texts.items():

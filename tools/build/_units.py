@@ -1,4 +1,4 @@
-"""The translation units of kernels, which the scripts of this folder compile side by side."""
+"""Generates the translation units of kernels, and visits them in parallel."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def visit_units(
     """Yields what ``visit`` returns for each kernel, in the order of the units.
 
     Args:
-        visit: Takes a kernel, its unit, and a folder that holds the unit's files and goes
-            afterwards. ``jobs`` threads call it.
+        visit: Takes a kernel, its unit, and a temporary folder with the unit's files. ``jobs``
+            threads call it.
     """
     generated = codegen.generate(kernels)
     units = plan_units(kernels, generated, target, find_toolchain(target), PACKAGE_SOURCES.csrc)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compiles what is chosen by tables and rules with several compilers, and says what each made.
+"""Compiles the kernels that tables and heuristics choose with several compilers, and reports each.
 
     python tools/build/compilers.py --out benchmarks/results/compilers.csv
     python tools/build/compilers.py --compilers nvcc-13.0 --archs sm_90a --sample 4
 
-For each compiler, kernel and architecture a row: registers, spilled bytes, findings of the lint,
-warnings of ptxas about slow code. Compilers are installed from PyPI into
-build/compilers, each into a folder of its own. Rows that are in the file are kept, so that a
-run goes on where another ended. The exit status is 1 if a row is unexpected: it failed to compile,
-spills more than jit/spills.py allows, has a finding or a warning.
+A row is written for each compiler, kernel and architecture: registers, spilled bytes, the lint's
+findings, and ptxas' warnings about slow code. Compilers are installed from PyPI, each into a folder
+below build/compilers. Rows that are in the file are kept, so that a run resumes where another
+ended. The exit status is 1 if a row is unexpected: the kernel failed to compile, spills more than
+jit/spills.py allows, or has a finding or a warning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from flashsmith.selection.served import gpus_with_tables, served_instances
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-# What pip installs for a compiler. The whole wheels of version 12 are NVRTC's alone.
+# The packages that pip installs for each compiler. Of version 12, only NVRTC's wheels are complete.
 PACKAGES = {
     "nvrtc-12.8": ["nvidia-cuda-nvrtc-cu12==12.8.93"],
     "nvcc-13.0": [
@@ -62,7 +62,7 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Row:
-    """What a compiler made of a kernel on an architecture. Bytes are a thread's."""
+    """A compiler's result for a kernel on an architecture. Bytes are per thread."""
 
     compiler: str
     version: str
@@ -72,7 +72,7 @@ class Row:
     registers: int = 0
     spilled: int = 0
     lint: str = ""  # the first finding
-    slow: str = ""  # what ptxas warns of
+    slow: str = ""  # ptxas' warnings about slow code
     failure: str = ""  # the first error of a compiler that failed
 
     @property
@@ -93,7 +93,7 @@ Compile = Callable[[TranslationUnit, str, Path], Made]
 
 
 def chosen_kernels(arch: str) -> list[KernelId]:
-    """Returns what attention, its gradients, decode and forwards of 8 bits choose on an
+    """Returns the kernels that attention, its gradients, decode and FP8 forwards choose on an
     architecture."""
     capability = get_gpu_architecture(arch).compute_capability
     found: set[KernelId] = set()
@@ -106,7 +106,7 @@ def chosen_kernels(arch: str) -> list[KernelId]:
 
 
 def sample_of(kernels: Sequence[KernelId], n: int) -> list[KernelId]:
-    """Returns ``n`` kernels of each family and operation, spread over the order of all."""
+    """Returns ``n`` kernels of each family and operation, spread evenly over their order."""
     groups: dict[tuple[str, str], list[KernelId]] = {}
     for kernel in kernels:
         groups.setdefault((kernel.config.family, kernel.config.kernels_name()), []).append(kernel)
@@ -114,7 +114,7 @@ def sample_of(kernels: Sequence[KernelId], n: int) -> list[KernelId]:
 
 
 def install(name: str, folder: Path) -> Path:
-    """Returns the folder of a compiler's packages, and installs them if they are not there."""
+    """Returns the folder of a compiler's packages, which are installed if they are missing."""
     place = folder / name
     if not (place / "nvidia").exists():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
@@ -123,7 +123,7 @@ def install(name: str, folder: Path) -> Path:
 
 
 def compiler_at(name: str, place: Path) -> tuple[str, Compile]:
-    """Returns its version, and what compiles a unit for an architecture into a folder."""
+    """Returns a compiler's version, and a function that compiles a unit for an architecture."""
     (package, *_) = place.glob("nvidia_cuda_nv*.dist-info")
     version = package.name.removesuffix(".dist-info").rpartition("-")[2]
     if name.startswith("nvrtc"):

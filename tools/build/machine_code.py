@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fingerprints of the kernels' machine code, to show that a change of the sources changes none.
+"""Fingerprints the kernels' machine code, to show that a change of the sources does not change it.
 
     python tools/build/machine_code.py --restamp              # after a change of the sources
     python tools/build/machine_code.py --restamp --sample 16  # a quick look, which writes nothing
@@ -10,24 +10,24 @@
 
 ``--restamp`` compiles the kernels of ``benchmarks/results/machine_code_record.csv`` whose sources
 changed, and compares the code in their cubins with the record. If every function is the same,
-today's hashes of the sources go into the shipped tables and into the record, and what was measured
-goes on to stand for today's kernels. If one is not, it says which, and writes nothing. Where code
-was changed on purpose, ``--record`` makes the record anew: of all that attention(), its backward
-and decode() take, and of both progressions. What is compiled is kept in build/machine_code, so
-that a run that was interrupted goes on. Needs nvcc alone.
+today's hashes of the sources go into the shipped tables and into the record, and the measurements
+still count for today's kernels. Otherwise it lists the functions that differ, and writes nothing.
+If code was changed on purpose, ``--record`` makes a new record of all that attention(), its
+backward and decode() choose, and of both progressions. Compiled kernels are kept in
+build/machine_code, so that an interrupted run resumes. Both need nvcc alone.
 
-The others compile what attention() takes on a GPU and both progressions, and write for each
-function of a kernel and architecture the number of its instructions and a hash of them: opcodes,
-operands, guards and what ptxas decided about their issue. They need cuobjdump, too. In neither are
-the names of functions.
+The other options compile what attention() chooses on a GPU and both progressions, and write the
+number of instructions of each function, kernel and architecture, and a hash of them: opcodes,
+operands, guards and what ptxas decided about their issue. They need cuobjdump, too. No fingerprint
+includes the names of functions.
 
 The exit status is 1 if a kernel differs, or only one side has it. A tuned table that was measured
-before may be kept, with the new hash of the sources, only if none of its kernels does.
+before may be kept, with the new hash of the sources, only if none of its kernels differs.
 
-A run has in ``machine_code.csv`` the fingerprints of its kernels, made by --out from the sources
+A run keeps the fingerprints of its kernels in ``machine_code.csv``, made by --out from the sources
 that it measured. ``--results`` compiles the same kernels from today's sources, and writes today's
-hashes and which kernels differ to ``machine_code_now.json`` beside it. Pages quote the run with a
-note unless none does.
+hashes and the kernels that differ to ``machine_code_now.json`` beside it. Pages quote the run with
+a note if any differs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def fingerprint(function: Function) -> str:
 
 
 def default_instances(gpu: str, ranked: bool) -> list[KernelId]:
-    """Both progressions and what attention() takes on ``gpu``; with ``ranked`` all of its table."""
+    """Returns both progressions and what attention() chooses on ``gpu``; if ``ranked``, its whole
+    table."""
     progressions = [*get_kernel_progression_configs(), *get_sm90_kernel_progression_configs()]
     found = {KernelId(cfg, v) for cfg in progressions for v in VARIANTS}
     found |= {*served_instances(gpu, variants=VARIANTS)}
@@ -103,7 +104,8 @@ def default_instances(gpu: str, ranked: bool) -> list[KernelId]:
 
 
 def recorded_instances(gpu: str) -> list[KernelId]:
-    """Also what attention() takes on the oldest GPU, and all of its backward and of decode()."""
+    """Returns the default kernels, those of attention() on the oldest GPU, and all that its
+    backward and decode() choose."""
     configs = select_kernel_configs([settings.BACKWARD_SET, settings.DECODE_SET])
     found = {KernelId(cfg, v) for cfg in configs for v in VARIANTS}
     found |= {*default_instances(gpu, ranked=True), *served_instances(_OLDEST, variants=VARIANTS)}
@@ -111,7 +113,7 @@ def recorded_instances(gpu: str) -> list[KernelId]:
 
 
 def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> Iterator[CodeRow]:
-    """Compiles each kernel for those of ``archs`` that its family is built for.
+    """Compiles each kernel for the ``archs`` that its family is built for, and yields its rows.
 
     Raises:
         FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
@@ -135,7 +137,7 @@ def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> I
 
 
 def write_now(folder: Path, before: Sequence[CodeRow], rows: Sequence[CodeRow]) -> None:
-    """Notes beside a run which of its kernels differ in machine code from today's."""
+    """Writes beside a run which of its kernels differ in machine code from today's."""
     kernels = {parse_kernel_name_into_instance(row[0]) for row in rows}
     fields = {stamp_field(type(kernel.config)) for kernel in kernels}
     document = {
@@ -149,7 +151,7 @@ def write_now(folder: Path, before: Sequence[CodeRow], rows: Sequence[CodeRow]) 
 
 
 def record_anew(gpu: str, archs: Sequence[str], jobs: int) -> str:
-    """Writes the record. Of a family whose sources it has as the latest, the earlier ones stay."""
+    """Writes the record, and keeps earlier sources of a family if today's are its latest ones."""
     before = record_above(_RECORD)
     rows = tuple(measure_cubins(recorded_instances(gpu), archs, jobs, _MADE))
     sources = {
@@ -160,10 +162,9 @@ def record_anew(gpu: str, archs: Sequence[str], jobs: int) -> str:
 
 
 def compare_and_restamp(jobs: int, sample: int | None) -> list[str]:
-    """Returns a sentence for each kernel that differs from the record; if none does, all is
-    restamped.
+    """Returns a sentence for each kernel that differs from the record; if none does, restamps all.
 
-    sample: Only so many kernels are compared, and nothing is written.
+    sample: If given, only this number of kernels is compared, and nothing is written.
 
     Raises:
         FlashsmithError, ValueError, OSError, subprocess.CalledProcessError: There is no record, it

@@ -1,7 +1,7 @@
-"""The pages of the site that have the API: a directive of mkdocstrings for each public name.
+"""Makes the API pages of the site: a directive of mkdocstrings for each public name.
 
-The names are those of each module's ``__all__``, which griffe reads without importing it; of
-modules without one they are listed here.
+The names come from each module's ``__all__``, which griffe reads without importing the module. The
+names of modules without ``__all__`` are listed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ERRORS = (
     *("EmulatorFault", "TracingError", "TuningError", "DeviceError", "GpuLostError"),
     "ProfilerError",
 )
-# Page -> title, and its modules with the names that have no __all__.
+# Page -> title, and its modules, with names for those that have no __all__.
 _PAGES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "api": ("API: functions", {"flashsmith": (), "flashsmith.errors": _ERRORS}),
     "api-configs": (
@@ -47,7 +47,7 @@ _PAGES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 
 
 def pages() -> dict[str, str]:
-    """Path in the documentation -> Markdown."""
+    """Returns the pages' Markdown, by path in the documentation."""
     package = griffe.load("flashsmith", search_paths=[_SOURCE])
     return {f"reference/{name}.md": _page(package, *page) for name, page in _PAGES.items()}
 
@@ -67,8 +67,8 @@ def _page(
 
 
 def _member(module: griffe.Object | griffe.Alias, name: str) -> str:
-    """Returns the name itself; of a function that hides its file of the same name, where it is
-    defined; nothing of a module."""
+    """Returns a name for mkdocstrings; a function that hides its module of the same name is found
+    in that module, and other modules give nothing."""
     if not module[name].is_module:
         return name
     return f"{name}.{name}" if name in module[name].members else ""

@@ -1,5 +1,5 @@
-"""Hooks of mkdocs: add the pages that reference.py and api.py make, and the results that pages link
-to, which lie outside of the documentation's folder."""
+"""Hooks of mkdocs: add the pages that reference.py and api.py make, and the benchmark results that
+pages link to, which are outside of the documentation's folder."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link that GitHub follows to benchmarks/results becomes one to the site's own copy."""
+    """Turns links to benchmarks/results, which GitHub follows, into links to the site's copy."""
     return _RESULT.sub(r"](\1)", markdown)

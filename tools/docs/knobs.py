@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/knobs.md anew, from what the configuration classes say of their fields.
+"""Regenerates docs/knobs.md from the descriptions of the configuration classes' fields.
 
 python tools/docs/knobs.py            # after a change of a field, its description or its name
-python tools/docs/knobs.py --check    # changes nothing, only compares
+python tools/docs/knobs.py --check    # compares only
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def page() -> str:
 
 
 def title(kind: type[KernelConfig]) -> str:
-    """Of a class's section."""
+    """Returns the title of a class's section."""
     if kind.operation == "forward":
         return f"The {kind.family} family"
     return f"The {kind.kernels_name().replace('_', ' ')} of the {kind.family} family"
@@ -61,7 +61,7 @@ def _family(kind: type[KernelConfig]) -> Iterator[str]:
 
 
 def _short_form(kind: type[KernelConfig], names: Sequence[str]) -> str:
-    """Where the fields stand in a short form, as the beginning of a paragraph."""
+    """Says where the fields stand in a short form, as the beginning of a paragraph."""
     if names[0] in kind.tuple_fields:
         return f"*{_ORDINALS[kind.tuple_fields.index(names[0])]} in the brackets.*"
     feature = next(each for each in kind.feature_table if each.fields == tuple(names))

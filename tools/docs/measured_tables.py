@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Writes the tables of measured numbers in README and docs anew, from the CSV files they name.
+"""Regenerates the tables of measured numbers in README and docs, from the CSV files that they name.
 
     python tools/docs/measured_tables.py                      # from the files that are named
     python tools/docs/measured_tables.py --results benchmarks/results/h200/2026-01-01/forward
-    python tools/docs/measured_tables.py --check              # changes nothing, only compares
+    python tools/docs/measured_tables.py --check              # compares only
 
-A table stands between two marks, of which the first says what it is and from which rows:
+A table stands between two marks, the first of which names its kind and its CSV file:
 
     <!-- measured: ratios benchmarks/results/h200/2026-01-01/forward/forward.csv -->
     <!-- end measured -->
 
-Where today's kernels are others than those measured, a line below the table says so. A table that
-was written by hand has a mark of kind ``kernels`` beside it, which makes that line alone; for a
-file that names no kernels the kind is their families, ``kernels_sm80_decode+kernels_sm90_decode``.
+If today's kernels are not the measured ones, a line below the table says so. A table written by
+hand has a mark of kind ``kernels`` beside it, which makes that line alone. For a file that names no
+kernels, the kind is their families: ``kernels_sm80_decode+kernels_sm90_decode``.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _SM90_BACKWARD = ("kernels_sm90_backward", "kernels_sm90_split_backward")
 
 
 class Kind(NamedTuple):
-    """table: Makes it from a CSV file. fields: The families whose kernels that file has; none: of
-    the kernels that it names."""
+    """table: Makes the table from a CSV file. fields: The families of the file's kernels; empty if
+    the file names its kernels."""
 
     table: Callable[[Path], str]
     fields: tuple[str, ...] = ()
 
 
 def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
-    """The text with each marked table as its CSV file has it.
+    """Returns the text with each marked table made again from its CSV file.
 
     Args:
-        root: What the paths in the marks are relative to.
-        results: A folder below ``root`` to take the files of the same name from instead.
+        root: The folder that paths in marks are relative to.
+        results: A folder below ``root`` whose files of the same names are used instead.
 
     Raises:
-        ValueError: A mark names no kind of table, a file that is not there, or one without ratios.
+        ValueError: A mark names an unknown kind of table, a missing file, or one without ratios.
     """
 
     def write(found: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ def rewrite(text: str, root: Path = ROOT, results: Path | None = None) -> str:
 
 
 def _made(kind: str, path: Path) -> str:
-    """Returns a table and the note about its kernels, or that note alone."""
+    """Returns a table with the note about its kernels, or the note alone."""
     if kind.startswith(_NOTE):
         fields = fields_of(path) if kind == _NOTE else kind.split("+")
         note = kernels_note(path, fields) or f"Measured {date_of(path)} on today's kernels."
@@ -92,8 +92,7 @@ def _made(kind: str, path: Path) -> str:
 
 
 def best_table(path: Path) -> str:
-    """Returns the best of our kernels at each length, in % of FlashAttention-2, from a sweep of
-    sm80."""
+    """Returns our best kernel at each length, in % of FlashAttention-2, from a sweep of sm80."""
     best: dict[str, dict[int, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -115,7 +114,7 @@ def best_table(path: Path) -> str:
 
 
 def _of_gradients(candidate: str, regime: str, peer: str, *fields: str) -> Kind:
-    """Returns how many times as fast a candidate of benchmarks/backward.py is, by length."""
+    """Returns the speed of a candidate of benchmarks/backward.py relative to a peer, by length."""
 
     def made(path: Path) -> str:
         ratios: dict[str, dict[int, float]] = {}
@@ -142,8 +141,7 @@ def _of_gradients(candidate: str, regime: str, peer: str, *fields: str) -> Kind:
 
 
 def _of_scores(path: Path) -> str:
-    """Returns how many times as fast as FlexAttention what is done to scores is, forward and
-    backward."""
+    """Returns the speed of changed scores relative to FlexAttention's, forward and backward."""
     ratios: dict[str, dict[tuple[str, str], str]] = {}
     columns: dict[tuple[str, str], str] = {}
     with path.open(newline="") as file:
@@ -164,8 +162,8 @@ def _of_scores(path: Path) -> str:
 
 
 def _of_variants(path: Path) -> str:
-    """Returns how many times as fast as the best peer each case of benchmarks/variants.py is: of
-    square shapes by length, of shared heads, and of packed sequences."""
+    """Returns the speed of each case of benchmarks/variants.py relative to the best peer: of square
+    shapes by length, of shared heads, and of packed sequences."""
     ratios: dict[str, dict[str, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):

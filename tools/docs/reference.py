@@ -1,6 +1,6 @@
-"""The pages of the site that are made from the package: commands, environment variables.
+"""Makes the reference pages of the site from the package: commands and environment variables.
 
-python tools/docs/reference.py --out build/reference     # to look at them; mkdocs makes its own
+python tools/docs/reference.py --out build/reference     # for a look; mkdocs makes its own pages
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MADE = "<!-- Made by tools/docs/reference.py from the package. -->"
 
 
 def pages() -> dict[str, str]:
-    """Path in the documentation -> Markdown."""
+    """Returns the pages' Markdown, by path in the documentation."""
     return {"reference/cli.md": cli_page(), "reference/environment.md": environment_page()}
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options, as `--help` has them."""
+    """Returns a page of every command with its arguments and options, as `--help` has them."""
     root = get_command(app)
     parts = [
         "# Command line",
@@ -51,7 +51,7 @@ def cli_page() -> str:
 
 
 def environment_page() -> str:
-    """Every variable that flashsmith reads."""
+    """Returns a page of every environment variable that flashsmith reads."""
     rows = [
         [f"`{each.name}`", _cell(each.kind), _cell(each.default), _cell(each.meaning)]
         for each in settings.ALL

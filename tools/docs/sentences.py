@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Lists the heads of docstrings and the comments that are fragments and not sentences.
+"""Lists docstring heads and comments that are fragments instead of sentences.
 
     python tools/docs/sentences.py              # of all files
     python tools/docs/sentences.py src/flashsmith/ops tests/ops
 
-A head is the first sentence of a docstring, or of a comment that has lines of its own. It does not
-begin with a word that only goes on with something ("Of a call: ..."). A clause with "If" or "Where"
-has a main clause behind its comma. The docstring of a function says what that does or returns, so
-that it has a verb; of a class, module or property a noun phrase is enough.
+A head is the first sentence of a docstring, or of a comment on separate lines. It must not begin
+with a word that only continues something ("Of a call: ..."). A clause that begins with "If" or
+"Where" needs a main clause after its comma. A function's docstring needs a verb, for what the
+function does or returns; for a class, module or property a noun phrase is enough.
 
 The exit status is 1 if there is a fragment.
 """
@@ -32,14 +32,14 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# No sentence begins with one of these words.
+# A sentence does not begin with one of these words.
 _FRAGMENTS = _words(
     """
     Also And But Else How Likewise Nor Of Or So Such That Those Up What Whatever Which Who Whose
     Why
     """
 )
-# A sentence begins with one of these only if a main clause follows behind a comma.
+# A sentence may begin with one of these if a main clause follows after a comma.
 _SUBORDINATE = _words(
     """
     After As At Because Before Behind Beside Between By For From If In Into Like On Once Over Under
@@ -62,7 +62,7 @@ _VERBS = _words(
     would writes yields
     """
 )
-# A docstring may begin with these verbs; elsewhere most of these words are nouns.
+# A docstring may begin with one of these; elsewhere, most of them are nouns.
 _FIRST_VERBS = _VERBS | _words(
     """
     blocks bounds branches captures casts collects combines completes connects creates decides
@@ -78,7 +78,7 @@ _DIRECTIVE = re.compile(r"noqa|type:|ruff:|mypy:|clang-format|NOLINT|!|pragma|SP
 
 
 class Fragment(NamedTuple):
-    """A head that is none, and where it stands."""
+    """A head that is not a sentence, and its position."""
 
     path: Path
     line: int
@@ -90,7 +90,7 @@ class Fragment(NamedTuple):
 
 
 def fragments_of(path: Path, text: str) -> Iterator[Fragment]:
-    """Yields the fragments of a file of Python or C++."""
+    """Yields the fragments of a Python or C++ file."""
     if path.suffix in CXX:
         heads = comment_heads(text, "//")
     else:
@@ -102,7 +102,7 @@ def fragments_of(path: Path, text: str) -> Iterator[Fragment]:
 
 
 def comment_heads(text: str, mark: str) -> Iterator[tuple[int, str]]:
-    """Yields the number of the first line and the head of each comment that has its own lines."""
+    """Yields the number of the first line and the head of each comment on separate lines."""
     numbered = enumerate(text.splitlines(), 1)
     for is_comment, lines in itertools.groupby(numbered, lambda each: _is_comment(each[1], mark)):
         if is_comment:
@@ -112,7 +112,7 @@ def comment_heads(text: str, mark: str) -> Iterator[tuple[int, str]]:
 
 
 def head_of(text: str) -> str:
-    """Returns the first sentence of a text, on one line."""
+    """Returns the first sentence of a text on one line."""
     paragraph = text.strip().split("\n\n")[0]
     return re.split(r"(?<=[.:;?!])\s", " ".join(paragraph.split()))[0]
 
@@ -137,7 +137,7 @@ def _docstring_fragments(path: Path, text: str) -> Iterator[Fragment]:
 
 
 def _continues(head: str) -> str | None:
-    """Returns what is wrong with the beginning of a head, if anything is."""
+    """Returns the reason why a head's beginning is wrong; None if it is not."""
     first = _first_word(head)
     if first in _FRAGMENTS:
         return f'begins with "{first}"'
@@ -169,7 +169,7 @@ def _is_property(node: ast.FunctionDef) -> bool:
 
 
 def files_of(paths: Iterable[str]) -> list[Path]:
-    """Returns the files of the repository that are checked, below some paths."""
+    """Returns the files below some paths that git tracks and the check covers."""
     patterns = ["*.py", *(f"*{suffix}" for suffix in CXX)]
     listed = subprocess.run(
         ["git", "ls-files", "--", *paths], cwd=ROOT, text=True, capture_output=True, check=True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Which kernel serves does not depend on what was built before.
+# With builds in the background, the choice of kernels would depend on what was built before.
 os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")
 
 import torch
@@ -35,7 +35,7 @@ _FILE, _JUNIT, _TABLE, _KERNELS = "test_flash_attn.py", "junit.xml", "results.cs
 
 @dataclass(frozen=True)
 class Prepared:
-    """What runs, and of each test that could run its cases that do not, by reason."""
+    """The tests and cases that run, and for each test the numbers of other cases by reason."""
 
     tests: list[Part]
     grids: dict[str, Grid]
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prepare(options: argparse.Namespace) -> Prepared:
-    """Writes the file that runs."""
+    """Draws the sample, and writes the file of tests that runs."""
     tree, tests = rewrite(options.file.read_text(), options.device)
     module = _execute(tree, options.file)
     grids = {test.name: Grid.of(module[test.name]) for test in tests}
@@ -88,12 +88,12 @@ def _execute(tree: ast.Module, path: Path) -> dict[str, Any]:
     try:
         exec(compile(tree, str(path), "exec"), module)
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {path} needs what is not installed: {error}")
+        sys.exit(f"error: {path} needs a package that is not installed: {error}")
     return module
 
 
 def build(kernels: Sequence[KernelId], device: str) -> None:
-    """With all processors. One that fails is left to the cases that need it, which then fail."""
+    """Builds the kernels on all processors. A kernel that fails is left to fail in its cases."""
     try:
         load_kernels(kernels, target_of(torch.device(device)))
         print("the kernels are built", flush=True)
@@ -102,7 +102,7 @@ def build(kernels: Sequence[KernelId], device: str) -> None:
 
 
 def _run_pytest(options: argparse.Namespace) -> tuple[Counter[str], Counter[str]]:
-    """Returns how many cases passed and how many were skipped, by test."""
+    """Runs pytest, and returns the numbers of passed and of skipped cases by test."""
     outcomes = options.out / _JUNIT
     outcomes.unlink(missing_ok=True)
     workers = ["-n", str(options.jobs)] if options.jobs > 1 else []
@@ -156,7 +156,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _bounds(text: str) -> dict[str, int]:
     try:
-        return {name: int(most) for name, most in (each.split("=") for each in text.split(","))}
+        return {
+            name: int(maximum) for name, maximum in (each.split("=") for each in text.split(","))
+        }
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not name=number,name=number") from None
 

@@ -1,4 +1,4 @@
-"""What stands for a name that flashsmith's flash_attn lacks."""
+"""Replaces a name that flashsmith's flash_attn lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Absent:
-    """Raises where it is called; as a flag it is off."""
+    """Raises NotImplementedError when called; as a flag, it is false."""
 
     def __init__(self, name: str) -> None:
         self._name = name

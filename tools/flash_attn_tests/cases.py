@@ -1,4 +1,4 @@
-"""The cases of a test: every value of each of its parameters with every other's."""
+"""The cases of a test: the product of all values of its parameters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Case = dict[str, Any]
 class Grid:
     """The cases of a test function, by number.
 
-    axes: names that are given together, and the rows of their values.
+    axes: Names of parameters that vary together, and the rows of their values.
     """
 
     axes: tuple[tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]], ...]
 
     @classmethod
     def of(cls, function: Any) -> Grid:
-        """Of pytest's marks."""
+        """Returns the grid of a test function's parametrize marks."""
         marks = [m for m in getattr(function, "pytestmark", []) if m.name == "parametrize"]
         return cls(tuple(_axis(*mark.args) for mark in marks))
 
@@ -50,9 +50,9 @@ def _axis(
 
 
 def runnable(grid: Grid, at_most: Mapping[str, int]) -> tuple[list[int], Counter[str]]:
-    """The numbers of the cases that may run, and how many may not, by the reason.
+    """Returns the numbers of the cases that may run, and counts the others by reason.
 
-    at_most: The largest value of a parameter; ``seqlen`` is also that of seqlen_q and seqlen_k.
+    at_most: The largest value of a parameter; ``seqlen`` applies to seqlen_q and seqlen_k, too.
     """
     numbers, reasons = [], Counter[str]()
     for number, case in enumerate(grid):
@@ -65,9 +65,9 @@ def runnable(grid: Grid, at_most: Mapping[str, int]) -> tuple[list[int], Counter
 
 
 def _why_not(case: Case, at_most: Mapping[str, int]) -> str:
-    for wanted, most in at_most.items():
-        if any(_is(name, wanted) and value > most for name, value in case.items()):
-            return f"with {wanted} over {most}"
+    for wanted, maximum in at_most.items():
+        if any(_is(name, wanted) and value > maximum for name, value in case.items()):
+            return f"with {wanted} over {maximum}"
     return ""
 
 

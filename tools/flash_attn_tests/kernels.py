@@ -1,4 +1,4 @@
-"""Which kernels a case needs: its test runs with stand-ins for them."""
+"""Finds the kernels that a case needs, by running its test with stand-ins for kernels."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flashsmith.runtime.launch_cache import LaunchCache
 from flashsmith.runtime.plan import Plan
 from tools.flash_attn_tests.cases import Case
 
-# What kernels are told apart by, as far as a parameter's name tells.
+# Parameters whose values usually decide which kernel a case needs.
 _TELLING = ("dtype", "causal", "local", "alibi", "softcap", "dropout_p")
 
 
 class _Nothing:
-    """Stands for a kernel of any operation: results stay as they were allocated."""
+    """A stand-in for a kernel of any operation, which leaves its results uninitialised."""
 
     def __init__(self, instance: KernelId) -> None:
         self.instance = instance
@@ -39,7 +39,7 @@ class _Nothing:
 
 
 def kernels_of(test: Callable[..., Any], case: Case) -> frozenset[KernelId]:
-    """The kernels that a case launches, until it ends or its results, which are none, fail it."""
+    """Returns the kernels that a case launches, until it ends or fails on its invalid results."""
     kernels: set[KernelId] = set()
     with _recording(kernels), contextlib.suppress(Exception, pytest.skip.Exception):
         test(**case)
@@ -47,7 +47,7 @@ def kernels_of(test: Callable[..., Any], case: Case) -> frozenset[KernelId]:
 
 
 def kind_of(name: str, case: Case) -> Hashable:
-    """Returns what cases of a test have in common that need the same kernel, or one of a few."""
+    """Returns a key that is equal for cases of a test that need the same kernel, or almost."""
     d = case.get("d", 0)
     room = next((size for size in D_HEADS if size >= d), d)
     told = tuple(case.get(parameter) for parameter in _TELLING)
@@ -56,7 +56,7 @@ def kind_of(name: str, case: Case) -> Hashable:
 
 @contextlib.contextmanager
 def _recording(kernels: set[KernelId]) -> Iterator[None]:
-    """Has calls find stand-ins for kernels, and writes down what they look for."""
+    """Makes calls find stand-ins for kernels, and adds the kernels that they look for to a set."""
 
     def find(config: KernelConfig, variant: Variant, device: torch.device) -> Any:
         instance = KernelId(config, variant)

@@ -1,4 +1,4 @@
-"""The table of results: one row a test, from what pytest wrote."""
+"""Reads pytest's outcomes, and writes the table of results, one row a test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one test of the file.
+    """The results of one test of the file.
 
-    cases: In the file.
-    failed: Also cases of which nothing is known, because a worker died for example.
-    assertions: In its code; some are reached with dropout alone.
-    not_run: How many cases did not run, and why.
+    cases: Number of cases in the file.
+    failed: Includes cases without an outcome, for example because a worker died.
+    assertions: Number of assertions in the code; dropout alone reaches some of them.
+    not_run: Numbers of cases that did not run, with the reasons.
     """
 
     test: str
@@ -31,8 +31,7 @@ class Row:
 
 
 def read_outcomes(path: Path) -> tuple[Counter[str], Counter[str]]:
-    """Returns how many cases passed and how many were skipped, by test; from pytest's JUnit
-    file."""
+    """Returns the numbers of passed and of skipped cases by test, from pytest's JUnit file."""
     passed, skipped = Counter[str](), Counter[str]()
     for case in ET.parse(path).getroot().iter("testcase"):
         test = case.get("name", "").partition("[")[0]
@@ -52,7 +51,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Returns a line a test, and one of all."""
+    """Returns text with a line for each test, and one for all."""
     lines = [
         f"{'passed':>7} {'failed':>7} {'skipped':>7} {'cases':>8}  test: why others did not run"
     ]

@@ -1,4 +1,4 @@
-"""A file's tests for flashsmith, as a syntax tree."""
+"""Rewrites a file's tests for flashsmith, as a syntax tree."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
 
-# What a test names that flashsmith's flash_attn does not have.
+# Names that flashsmith's flash_attn does not have; a test that uses one cannot run.
 _NOT_THERE = {
     "flash_attn_gpu": "about FlashAttention's own extension",
     "raises": "about FlashAttention's own errors",
 }
 
-# A function of the file, which makes FlashAttention's S_dmask what flashsmith's is.
+# The file's helper that normalises FlashAttention's S_dmask; flashsmith's is normalised already.
 _NORMALISES = "normalize_flash_attn_S"
 
 _HEADER = """\
@@ -24,20 +24,20 @@ import flashsmith
 from tools.flash_attn_tests.absent import Absent
 flashsmith.install_as_flash_attn()
 """
-# Workers of pytest-xdist share the GPUs; "cuda" is the current one.
+# Workers of pytest-xdist share the GPUs: each makes one of them its current device.
 _CUDA_HEADER = """\
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 torch.cuda.set_device(_worker % torch.cuda.device_count())
 """
-_TOLD_CAPABILITY = "(9, 0)"  # by tests that ask for it where there is no GPU
+_TOLD_CAPABILITY = "(9, 0)"  # for tests that query it without a GPU
 
 
 @dataclass(frozen=True)
 class Part:
     """A test.
 
-    assertions: How many its code has.
-    why_not: Why it cannot run; "" if it can.
+    assertions: Number of assertions in its code.
+    why_not: The reason why it cannot run; empty if it can.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Part:
 
 
 def rewrite(text: str, device: str) -> tuple[ast.Module, list[Part]]:
-    """Returns the file of these tests for a device, "cuda" or "cpu", and its tests."""
+    """Returns the file rewritten for a device, "cuda" or "cpu", and its tests."""
     tree = ast.parse(text)
     tests = [_part(node) for node in tree.body if is_test(node)]
     tree = _ForFlashsmith(device).visit(tree)
@@ -68,7 +68,7 @@ def _part(test: ast.FunctionDef) -> Part:
 
 
 class _ForFlashsmith(ast.NodeTransformer):
-    """Has names that flashsmith's flash_attn lacks stand for nothing, and the CPU for a GPU."""
+    """Replaces names that flashsmith's flash_attn lacks by stand-ins, and the GPU by the device."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -92,7 +92,7 @@ class _ForFlashsmith(ast.NodeTransformer):
 
 
 def _stand_in(module: str, alias: ast.alias) -> str:
-    """A statement that defines what a module lacks."""
+    """Returns a statement that defines a name that a module lacks."""
     return f"{alias.asname or alias.name} = Absent('{module}.{alias.name}')"
 
 
@@ -108,7 +108,7 @@ _OURS = "flashsmith.flash_attn"
 
 
 def _names(node: ast.AST) -> Iterable[str]:
-    """Yields what the code names, arguments and imports too."""
+    """Yields the names in the code, including those of arguments and imports."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id
@@ -125,7 +125,7 @@ def _count_assertions(node: ast.AST) -> int:
 
 
 def _after_future_imports(body: list[ast.stmt], header: list[ast.stmt]) -> list[ast.stmt]:
-    """Imports of __future__ have to come first."""
+    """Inserts a header after imports of __future__, which have to come first."""
     places = [i for i, node in enumerate(body)
               if isinstance(node, ast.ImportFrom) and node.module == "__future__"]  # fmt: skip
     place = max(places, default=-1) + 1

@@ -1,4 +1,4 @@
-"""Which cases run: a random sample of each test, with a limit on the kernels that all need."""
+"""Draws the cases that run: a random sample of each test, within a limit on all kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limits:
-    cases: int  # of each test
-    kernels: int  # of all
+    cases: int  # for each test
+    kernels: int  # for all tests together
 
 
 def draw(
@@ -35,13 +35,14 @@ def draw(
     kind: Callable[[str, Case], Hashable],
     needed: Callable[[str, Case], Set[KernelId]],
 ) -> Sample:
-    """Takes cases of all tests in turn, so that each has its share of the kernels.
+    """Takes cases of all tests in turn, so that each test gets its share of the kernels.
 
     Args:
-        candidates: By test, in the order in which they are tried.
-        kind: What a case's kernels mostly depend on. Once there are kernels enough, cases of a kind
-            that was not taken are passed over, because to ask for their kernels takes time.
-        needed: The kernels that a case needs.
+        candidates: The cases of each test, in the order in which they are tried.
+        kind: The properties that mostly decide a case's kernels. Once the limit on kernels is
+            reached, only cases of a kind that was taken are tried, because finding their kernels
+            takes time.
+        needed: Returns the kernels that a case needs.
     """
     sample = Sample({name: [] for name in candidates})
     taken: set[Hashable] = set()
@@ -75,7 +76,7 @@ def shuffled(grid: Grid, numbers: Sequence[int], seed: str) -> Iterator[Case]:
 
 
 def write_cases(tree: ast.Module, cases: Mapping[str, Sequence[Case]]) -> str:
-    """Returns the file's text with these cases alone; tests that have none are left out."""
+    """Returns the file's text with only these cases; tests without any are left out."""
     tree.body = [node for node in tree.body if not is_test(node) or cases.get(node.name)]
     for node in tree.body:
         if is_test(node):
@@ -98,5 +99,5 @@ def _parametrize(cases: Sequence[Case]) -> list[ast.expr]:
 
 
 def _tuple(values: Iterable[Any]) -> str:
-    """Of values whose repr is their code, as that of None, numbers, strings and torch's dtypes."""
+    """Returns the code of a tuple of None, numbers, strings or dtypes, whose repr is their code."""
     return f"({''.join(f'{value!r}, ' for value in values)})"

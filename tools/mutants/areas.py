@@ -1,8 +1,8 @@
 """The parts of the project: their files, their share of a sample, and the tests that see them.
 
-The tests of an area come in stages, the most likely to notice first. A mutant that a stage kills
-needs no further; one that survived has passed all of them. Stages are small: a mutant of a kernel
-compiles each kernel anew that they ask for.
+The tests of an area come in stages, the ones most likely to notice first. A mutant that one stage
+kills skips the rest; a survivor has passed all stages. Stages are small, because a mutant of a
+kernel compiles every kernel that its tests need again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PACKAGE = "src/flashsmith"
 
 @dataclass(frozen=True)
 class Stage:
-    """Test files, by patterns, and which of their tests (``-k``).
+    """Test files, by patterns, and a filter for their tests (``-k``).
 
-    uses_built: Whether kernels may come out of a cache that was filled without a mutant.
+    uses_built: Whether kernels may come from a cache that was filled without a mutant.
     """
 
     files: tuple[str, ...]
@@ -28,7 +28,7 @@ class Stage:
     uses_built: bool = True
 
     def arguments(self, root: Path, without: Container[str] = ()) -> list[str]:
-        """For pytest; empty if none of the files exists, or all are in ``without``."""
+        """Returns pytest's arguments; empty if no file exists, or all are in ``without``."""
         found = {
             path.relative_to(root).as_posix(): None
             for name in self.files
@@ -40,11 +40,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Area:
-    """Files that the same tests see.
+    """Files that are covered by the same tests.
 
-    patterns, but: Of its files, below the root, and of those that are another area's.
-    is_sampled: Whether a sample has it unless areas are named; then all have the same share.
-    left_out: Names of files.
+    patterns: Its files, below the root.
+    but: Files among them that belong to another area.
+    is_sampled: Whether a sample includes it if no areas are named. All sampled areas have the same
+        share.
+    left_out: Names of files that are not mutated.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Area:
         return sorted(path for path in found - others if path.name not in self.left_out)
 
 
-# Of each family, kernels that differ in kind.
+# These tests run a few kernels of each family that differ in kind.
 _SOME = (
     "batches_and_many_tiles or maximum_that_moves or large_logits or packed_input or see_no_key"
     " or once"
@@ -123,7 +125,7 @@ _HOST = (
 
 
 def _backward(family: str) -> tuple[Stage, ...]:
-    """Of one family's kernels first, the fewest first."""
+    """Returns the stages of a backward: one family's kernels first, from few to many."""
     return (
         Stage(("backward/test_edges.py",), f"{family} and edges_of_tiles"),
         Stage(("backward/test_edges.py",), f"{family} and (heads or windows or sequence)"),
@@ -137,11 +139,11 @@ def _backward(family: str) -> tuple[Stage, ...]:
 
 _DECODE = (
     Stage(("decode/test_correct.py",), "heads_of_q or number_of_splits or several_queries"),
-    Stage(("decode/test_correct.py",), "not every_seam"),
-    Stage(("decode/test_teams.py", "decode/test_merge.py"), "rows_is_right or added_up"),
+    Stage(("decode/test_correct.py",), "not every_tile_boundary"),
+    Stage(("decode/test_teams.py", "decode/test_combine.py"), "rows_is_right or added_up"),
     Stage(("decode/test_cache.py", "decode/test_splits.py", "decode/test_trees.py")),
     Stage(("decode/test_windows.py",)),
-    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_merge.py")),
+    Stage(("decode/test_correct.py", "decode/test_teams.py", "decode/test_combine.py")),
     Stage(("decode/test_faults.py", "decode/test_synchronisation.py", "runtime/test_host.py")),
 )
 _DECODE_WGMMA = (
@@ -151,9 +153,9 @@ _DECODE_WGMMA = (
 )
 _FP8 = (
     Stage(("emulator/rules/test_sm90.py",), "plain_computation and bytes"),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "not every_seam"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "not every_tile_boundary"),
     Stage(("kernels/test_fp8.py",)),
-    Stage(("decode/test_token_scales.py", "decode/test_fp8.py"), "every_seam"),
+    Stage(("decode/test_per_token_scale.py", "decode/test_fp8.py"), "every_tile_boundary"),
     Stage(("decode/test_append_fp8.py", "ops/test_fp8.py")),
 )
 _APPEND = (
@@ -168,7 +170,7 @@ _OPS = (
            "decode/test_many_queries.py", "backward/test_bad_input.py",
            "backward/test_autograd.py")),
     Stage(("ops/test_*.py", "decode/test_operator.py", "decode/test_functions.py",
-           "decode/test_fp8.py", "decode/test_token_scales.py", "kernels/test_bad_*.py")),
+           "decode/test_fp8.py", "decode/test_per_token_scale.py", "kernels/test_bad_*.py")),
 )  # fmt: skip
 
 
@@ -176,7 +178,7 @@ def _kernels(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{KERNELS}/{folder}/{name}.cuh" for name in names)
 
 
-# Device code of one operation, by family; what is left of a folder is the forward's, or shared.
+# These are the device code of one operation by family; other files are the forward's, or shared.
 _BACKWARD_SM80 = _kernels("sm80", "*backward*", "kept_*", "column_groups")
 _BACKWARD_SM90 = _kernels("sm90", "*backward*", "key_tile*", "head_groups")
 _BACKWARD_SHARED = _kernels(
@@ -184,9 +186,11 @@ _BACKWARD_SHARED = _kernels(
 )
 _DECODE_SM80 = _kernels("sm80", "decode*")
 _DECODE_SM90 = _kernels("sm90", "decode*", "cached_keys")
-_DECODE_SHARED = _kernels("attention", "decode_*", "key_splits", "merge_kernel", "split_*")
+_DECODE_SHARED = _kernels(
+    "attention", "decode_*", "key_splits", "combine_kernel", "partial_results", "split_*"
+)
 _FP8_FILES = (
-    *_kernels("*", "*e4m3*"), *_kernels("sm80", "token_scales"),
+    *_kernels("*", "*e4m3*"), *_kernels("sm80", "per_token_scale"),
     *_kernels("sm90", "transposer", "output_sums"),
 )  # fmt: skip
 _APPEND_FILES = _kernels("attention", "cache_append")
@@ -227,7 +231,7 @@ AREAS: tuple[Area, ...] = (
             Stage(("integrations/test_*.py",), "not gradients and not minilm"),
             Stage(("integrations/test_*.py",)),
         ),
-        left_out=("vllm.py", "vllm_attention.py", "vllm_batch.py"),  # whose tests need vLLM
+        left_out=("vllm.py", "vllm_attention.py", "vllm_batch.py"),  # their tests need vLLM
     ),
     Area(
         "selection", (f"{PACKAGE}/selection/*.py",),
@@ -275,7 +279,7 @@ AREAS: tuple[Area, ...] = (
             Stage(("tuning/test_*.py", "lab/test_*.py", "tools/test_run_kernels.py")),
         ),
         is_sampled=False,
-        left_out=("plots.py", "panels.py"),  # the looks of pictures
+        left_out=("plots.py", "panels.py"),  # tests do not see the looks of pictures
     ),
     Area(
         "tuning", (f"{PACKAGE}/lab/tuning/*.py",),
@@ -285,7 +289,7 @@ AREAS: tuple[Area, ...] = (
     Area(
         "report", (f"{PACKAGE}/lab/report/*.py",), (Stage(("report/test_*.py",)),),
         is_sampled=False,
-        left_out=("charts.py", "svg.py"),  # the looks of pictures
+        left_out=("charts.py", "svg.py"),  # tests do not see the looks of pictures
     ),
     Area(
         "cli", tuple(f"{PACKAGE}/{folder}/*.py" for folder in ("cli", "lab/commands")),

@@ -1,8 +1,8 @@
-"""A C++ compiler that keeps objects: a mutant compiles only what its change reaches.
+"""Runs as a C++ compiler that keeps objects, so that a mutant compiles only what it changes.
 
-Run in place of the compiler (FLASHSMITH_CXX, CXX). ``c++ -c`` of a source and flags that it knows,
-none of whose headers has changed, is a copy of the object from then; anything else it hands on. A
-run with MUTANTS_RECORD=1 adds to what it knows; mutants only read it.
+It stands in place of the compiler (FLASHSMITH_CXX, CXX). ``c++ -c`` of a known source with known
+flags and unchanged headers copies the kept object; everything else runs the compiler. A run with
+MUTANTS_RECORD=1 keeps new objects; mutants only read them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 
 
 def main(arguments: list[str], compiler: str, store: Path, root: Path) -> int:
-    """``root``: the copy of the project, whose paths are left out of what is compared."""
+    """Compiles, or copies a kept object; paths below ``root``, the copy of the project, are equal
+    in all copies."""
     if "-c" not in arguments or "-o" not in arguments:
         os.execv(compiler, [compiler, *arguments])
     source = Path(arguments[arguments.index("-c") + 1])
     target = Path(arguments[arguments.index("-o") + 1])
-    if not source.is_file():  # nvcc's own calls have other options in its place
+    if not source.is_file():  # in nvcc's own calls, the next argument is another option
         os.execv(compiler, [compiler, *arguments])
     entry = store / _key(arguments, source, target, root)
     if _is_current(entry, root, source.parent):
@@ -40,7 +41,7 @@ def main(arguments: list[str], compiler: str, store: Path, root: Path) -> int:
 
 
 def _key(arguments: list[str], source: Path, target: Path, root: Path) -> str:
-    """Of the source's text and the flags. Sources of a build lie in a folder of another name."""
+    """Returns a hash of the source's text and the flags, without the folders' names."""
     folders = {str(source): "<source>", str(target): "<target>", str(root): "<root>"}
     flags = []
     for argument in arguments:
@@ -60,7 +61,7 @@ def _is_current(entry: Path, root: Path, beside: Path) -> bool:
 
 
 def _headers(depfile: Path, source: Path) -> list[Path]:
-    """Returns what ``source`` includes, out of a rule for make. System headers count, too."""
+    """Returns the headers that ``source`` includes, system headers too, from a rule for make."""
     words = depfile.read_text().replace("\\\n", " ").partition(":")[2].split()
     return [path for word in words if (path := Path(word).absolute()) != source.absolute()]
 
@@ -75,11 +76,11 @@ def _keep(entry: Path, target: Path, headers: list[Path], root: Path, beside: Pa
         try:
             folder.rename(entry)
         except OSError:
-            shutil.rmtree(entry, ignore_errors=True)  # of headers as they were; the next one keeps
+            shutil.rmtree(entry, ignore_errors=True)  # its headers are stale; the next run keeps it
 
 
 def _relative(path: Path, root: Path, beside: Path) -> str:
-    """Names that mean the same in another copy: below the root, or beside the source."""
+    """Returns a name that means the same in another copy: below the root, or beside the source."""
     for folder, mark in ((beside, "@"), (root, "")):
         if path.is_relative_to(folder.absolute()):
             return f"{mark}{path.relative_to(folder.absolute())}"
@@ -95,7 +96,7 @@ def _hash(path: Path) -> str:
 
 
 def write_script(path: Path, compiler: str, store: Path, root: Path) -> None:
-    """An executable that calls ``main``."""
+    """Writes an executable that calls ``main``."""
     code = f"main(sys.argv[1:], {compiler!r}, Path({str(store)!r}), Path({str(root)!r}))"
     path.write_text(
         f"#!{sys.executable} -IS\n"

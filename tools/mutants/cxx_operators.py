@@ -1,7 +1,7 @@
-"""The operators for C++: each finds its places in masked text (see cxx_text) and what to put there.
+"""The operators for C++: each finds places in masked text (see cxx_text), and replacements.
 
-They rely on clang-format's spacing: binary operators have a space on both sides, the brackets of
-templates, references and pointers have not.
+They rely on clang-format's spacing: binary operators have a space on both sides, but the brackets
+of templates, references and pointers do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tools.mutants.cxx_text import find_outside_brackets, masked, statement_end
 
 @dataclass(frozen=True)
 class Edit:
-    """Characters ``start`` to before ``end`` of the file become ``text``."""
+    """The characters from ``start`` to before ``end`` of the file are replaced by ``text``."""
 
     operator: str
     start: int
@@ -27,7 +27,7 @@ Operator = Callable[[str], Iterator[Edit]]
 
 
 def edits(text: str) -> list[Edit]:
-    """Returns every edit of every operator, by place in the file."""
+    """Returns every edit of every operator, by position in the file."""
     code = masked(text)
     found = {edit: None for operator in OPERATORS for edit in operator(code)}
     return sorted(found, key=lambda e: (e.start, e.end, e.operator, e.text))
@@ -38,7 +38,7 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def _replace(name: str, pattern: str, replacements: dict[str, tuple[str, ...]]) -> Operator:
-    """Returns an operator that puts the ``replacements`` of what group 1 of ``pattern`` found."""
+    """Returns an operator that replaces group 1 of ``pattern`` by each of its ``replacements``."""
     compiled = re.compile(pattern)
 
     def find(code: str) -> Iterator[Edit]:
@@ -49,7 +49,7 @@ def _replace(name: str, pattern: str, replacements: dict[str, tuple[str, ...]]) 
     return find
 
 
-# A bound moved by one, an equality turned round.
+# A relation's bound moves by one, and an equality is negated.
 relation = _replace(
     "relation",
     r" (<|<=|>|>=|==|!=)\s",
@@ -88,7 +88,7 @@ narrow_type = _replace(
 
 
 def narrow_product(code: str) -> Iterator[Edit]:
-    """A product with a stride is rounded to 32 bits."""
+    """Yields edits that round a product with a stride to 32 bits."""
     for match in re.finditer(r"[\w.]+(?:\([\w.]+\))? \* [\w.]*stride[\w.]*", code):
         yield Edit("narrow product", *match.span(), f"static_cast<int>({match[0]})")
 
@@ -98,7 +98,7 @@ _TERM_END = re.compile(r" [-+<>=!?:&|]|[,;]|<<|>>")
 
 
 def dropped_term(code: str) -> Iterator[Edit]:
-    """``a + b - c`` without b, or without c."""
+    """Yields ``a + b - c`` without b, and without c."""
     for match in re.finditer(r"(?<=[\w)\]]) [+-] (?=[\w(])", code):
         end = _term_end(code, match.end())
         if end > match.end() and not re.fullmatch(r"1", code[match.end() : end].strip()):
@@ -106,7 +106,7 @@ def dropped_term(code: str) -> Iterator[Edit]:
 
 
 def dropped_conjunct(code: str) -> Iterator[Edit]:
-    """``a && b`` and ``a || b`` without b, or without a."""
+    """Yields ``a && b`` and ``a || b`` without b, and without a."""
     for match in re.finditer(r"\s(&&|\|\|)\s", code):
         end = _operand_end(code, match.end())
         start = _operand_start(code, match.start())
@@ -115,7 +115,7 @@ def dropped_conjunct(code: str) -> Iterator[Edit]:
 
 
 def condition(code: str) -> Iterator[Edit]:
-    """Yields what an ``if`` guards happens never, or always."""
+    """Yields edits that make the condition of an ``if`` always false, or always true."""
     for match in re.finditer(r"\bif (?:constexpr )?\(", code):
         end = statement_end(code, match.end(), ")")
         if ";" not in code[match.end() : end] and " = " not in code[match.end() : end]:
@@ -131,7 +131,7 @@ _CALL = re.compile(
 
 
 def dropped_call(code: str) -> Iterator[Edit]:
-    """A statement that is one call, whose value nobody takes."""
+    """Yields edits that drop a statement that is one call whose value is not used."""
     for match in _CALL.finditer(code):
         before = code[: match.start()].rstrip()
         after = statement_end(code, match.end(), ")") + 1
@@ -166,7 +166,7 @@ def _operand_end(code: str, start: int) -> int:
 
 
 def _operand_start(code: str, end: int) -> int:
-    """Where the operand begins that ends before ``end``."""
+    """Returns the beginning of the operand that ends before ``end``."""
     depth = 0
     for i in range(end - 1, -1, -1):
         if depth == 0 and (match := _OPERAND_BEFORE.match(code, i)):

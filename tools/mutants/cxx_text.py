@@ -1,7 +1,7 @@
-"""Which characters of a C++ file are code that the emulator build compiles.
+"""Finds the characters of a C++ file that are code of the emulator build.
 
-Works on text: everything else is replaced by spaces of the same length, so that offsets in the
-masked text are offsets in the file. Operators then look for patterns in what is left.
+Everything else is replaced by spaces of the same length, so that offsets in the masked text are
+offsets in the file. Operators then look for patterns in what is left.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _COMMENTS_AND_LITERALS = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*(?:(?<=\\)\n[^\n]*)*", re.MULTILINE)
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b[ \t]*(.*)", re.DOTALL)
-_LITERAL = "\x01"  # stands for a literal until statements with messages are masked
+_LITERAL = "\x01"  # marks a literal until statements with messages are masked
 _EMULATOR = "FLASHSMITH_EMULATOR"
 
 
 def masked(text: str) -> str:
-    """``text`` with spaces for comments, literals, directives, code for GPUs and messages."""
+    """Returns ``text`` with spaces for comments, literals, directives, GPU code and messages."""
     text = _COMMENTS_AND_LITERALS.sub(_blank_literal, text)
     text = _without_inactive_code(text)
     text = _blank_statements(text, re.compile(r"\bstatic_assert\b|\basm\b"))
@@ -27,9 +27,10 @@ def masked(text: str) -> str:
 
 
 def find_outside_brackets(text: str, start: int, stop: re.Pattern[str]) -> int:
-    """Index, from ``start``, of the first match of ``stop`` outside of brackets opened after it.
+    """Returns the index, from ``start``, of the first match of ``stop`` outside of brackets.
 
-    A bracket that was opened before ``start`` and closes ends the search; so does the end.
+    Brackets opened before ``start`` do not count, but their closing one ends the search, as does
+    the end of the text.
     """
     depth = 0
     for i in range(start, len(text)):
@@ -45,7 +46,7 @@ def find_outside_brackets(text: str, start: int, stop: re.Pattern[str]) -> int:
 
 
 def statement_end(text: str, start: int, closers: str = ";") -> int:
-    """Index of the first of ``closers`` outside of brackets opened after ``start``, or the end."""
+    """Returns the index of the first of ``closers`` outside of brackets, or of the end."""
     return find_outside_brackets(text, start, re.compile(f"[{re.escape(closers)}]"))
 
 
@@ -59,7 +60,10 @@ def _blank_literal(match: re.Match[str]) -> str:
 
 
 def _without_inactive_code(text: str) -> str:
-    """Blanks directives, and what the emulator build leaves out. Other conditions count as true."""
+    """Returns the text without directives, and code that the emulator build leaves out.
+
+    Conditions other than the emulator's count as true.
+    """
     result, position = [], 0
     active = [True]  # of the enclosing conditions, outermost first
     for directive in _DIRECTIVE.finditer(text):
@@ -86,7 +90,7 @@ def _enter(active: list[bool], word: str, name: str) -> None:
 
 
 def _blank_statements(text: str, start: re.Pattern[str]) -> str:
-    """Blanks what begins with ``start``, to its semicolon."""
+    """Returns the text without statements that begin with ``start``, up to their semicolon."""
     position = 0
     while match := start.search(text, position):
         end = statement_end(text, match.end())
@@ -96,6 +100,6 @@ def _blank_statements(text: str, start: re.Pattern[str]) -> str:
 
 
 def _blank_messages(text: str) -> str:
-    """Blanks statements that hold a string: what they do is to put a text together."""
+    """Returns the text without statements that hold a string: they only compose messages."""
     pieces = re.split(r"([;{}])", text)
     return "".join(_spaces(piece) if _LITERAL in piece else piece for piece in pieces)

@@ -1,7 +1,7 @@
-"""Kernels that were built without a mutant, for sandboxes that would build the same.
+"""Shares kernels that were built without a mutant with sandboxes that would build the same ones.
 
-An entry of the package's cache is named by what it is made of, so that a mutant of a source builds
-its own. Entries are linked, not copied: they are never changed once they are there.
+An entry of the package's cache is named by a hash of its sources, so a mutant of a source builds
+new ones. Entries are linked, not copied, because they never change once they exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KINDS = ("libraries", "objects")
 
 
 def link_entries(source: Path, target: Path) -> None:
-    """Those of a cache that another lacks; each appears at once."""
+    """Links the entries of a cache that another one lacks; each appears whole."""
     for kind in _KINDS:
         if not (source / kind).is_dir():
             continue

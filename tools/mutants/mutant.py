@@ -1,4 +1,4 @@
-"""What a mutant is: one change in one file, named so that the name outlives other edits."""
+"""Defines a mutant: one change in one file, with a name that outlives other edits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class Mutant:
     """A change that an operator can make at one place.
 
-    ``mutate`` takes the file's text and returns the changed text; it is called only for the mutants
-    that run. ``line`` counts from 1. ``code`` is that line's text, without indentation.
+    ``mutate`` takes the file's text and returns the changed text; only the mutants that run call
+    it. ``line`` counts from 1. ``code`` is that line's text, without indentation.
     """
 
     area: str
@@ -29,16 +29,16 @@ class Mutant:
 
 
 def mutant_id(file: str, operator: str, code: str, nth: int) -> str:
-    """Depends on the changed line's text alone: edits elsewhere in the file do not rename it.
+    """Returns a name that depends on the changed line's text alone, not on edits elsewhere.
 
-    nth: how many mutants of the same operator on lines of the same text come before, in this file.
+    nth: The number of earlier mutants of the same operator on lines of the same text in this file.
     """
     return hashlib.sha256(f"{file}\0{operator}\0{code}\0{nth}".encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a mutant did to its file: the lines that differ, each side joined by spaces."""
+    """The lines that differ between a mutant's file and the original, joined by spaces."""
 
     before: str
     after: str

@@ -1,7 +1,7 @@
-"""The operators for Python: those of cosmic-ray that change what a program does.
+"""The operators for Python: the ones of cosmic-ray that change what a program does.
 
-Left out are what ends every test at import (types joined by ``|``), what nobody can see (in
-annotations and decorators), and all but one replacement of each binary operator.
+Left out are operators that end every test at import (types joined by ``|``), edits without effect
+(in annotations and decorators), and all but one replacement of each binary operator.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPERATORS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """The ``index``-th mutation that an operator can make of one node of the syntax tree."""
+    """The ``index``-th mutation that an operator can make of a node of the syntax tree."""
 
     operator: str
     kind: str  # the operator in words
@@ -49,7 +49,7 @@ class Place:
 
 
 def places(text: str) -> list[Place]:
-    """Returns every place of every operator, by place in the file."""
+    """Returns every place of every operator, by position in the file."""
     provider = OperatorProvider()
     operators = {name: provider[name]() for name in _OPERATORS}
     unseen = _unseen(text)

@@ -1,4 +1,4 @@
-"""The table of results, which a later run resumes, and its summary."""
+"""Keeps the table of results, which a later run resumes, and sums it up."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Table:
 
 
 def read(path: Path) -> list[Result]:
-    """Leaves out a last line that was not written to its end."""
+    """Reads results; a last line that was not written to its end is left out."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if None not in row.values()]
     typed = {"line": int, "seconds": float}
@@ -59,13 +59,13 @@ def read(path: Path) -> list[Result]:
 
 
 def equivalents(path: Path = EQUIVALENT) -> dict[str, str]:
-    """Reasons, by the id of the mutant."""
+    """Returns the reasons why mutants are equivalent, by their ids."""
     with path.open(newline="") as file:
         return {row["id"]: row["reason"] for row in csv.DictReader(file)}
 
 
 def summary(results: Iterable[Result], reasons: dict[str, str]) -> str:
-    """Survivors, then a line an area. A mutant that no test ends in time counts as killed."""
+    """Lists survivors, then counts by area. A mutant that runs into the time limit is killed."""
     ran = [r for r in results if r.status != "not-compiled"]
     survivors = [r for r in ran if r.status == "survived" and r.id not in reasons]
     equivalent = [r for r in ran if r.status == "survived" and r.id in reasons]

@@ -1,8 +1,8 @@
-"""Which mutants a seed and a count choose: the same on every machine.
+"""Chooses mutants by a seed and a count, the same on every machine.
 
-Areas have the same share each. Within an area the operators take turns, so that a rare one is not
-lost among the many places of a common one; within an operator the order is by hashes of the seed
-and the mutants' names, so that an edit takes out of a sample what it changes, and nothing else.
+All areas have the same share. Within an area the operators take turns, so that a rare one is not
+lost among the many places of a common one. Within an operator the order is by hashes of the seed
+and the mutants' names, so that an edit removes from a sample only the mutants that it changes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from tools.mutants.areas import AREAS, Area
 from tools.mutants.mutant import Mutant, mutant_id
 from tools.mutants.results import Result
 
-# The mutants that may take a place of the sample: the first, then its substitutes.
+# The mutants that compete for a place of the sample: the first one, then its substitutes.
 Queue = list[Mutant]
 
 
 def mutants_of(area: Area, root: Path) -> list[Mutant]:
-    """Returns every mutant of an area, by file and place."""
+    """Returns every mutant of an area, by file and position."""
     return list(chain.from_iterable(_mutants_in(area.name, p, root) for p in area.files(root)))
 
 
 def sample(root: Path, count: int, seed: int, areas: Sequence[Area] | None = None) -> list[Queue]:
-    """``count`` places, each with its mutant and what comes instead if that does not compile.
+    """Returns ``count`` places of a sample, each with its mutant and substitutes if that does not
+    compile.
 
-    areas: None: those that are sampled. An area alone has the mutants of its share of any sample.
+    areas: None: the sampled ones. An area alone has the mutants of its share of any sample.
     """
     areas = [area for area in AREAS if area.is_sampled] if areas is None else areas
     places = []
@@ -42,10 +43,10 @@ def sample(root: Path, count: int, seed: int, areas: Sequence[Area] | None = Non
 
 
 def of_places(places: Sequence[Queue], results: Mapping[str, Result]) -> tuple[list[Result], int]:
-    """Returns what became of each place of a sample, and how many have not run.
+    """Returns the results of a sample's places, and the number of places that have not run.
 
-    A place is judged by its first mutant that compiles; those before it are in the list, too. A
-    substitute that ran for an earlier state of the sources is not.
+    A place is judged by its first mutant that compiles; the mutants before it are in the list, too.
+    A substitute that ran for an earlier state of the sources is not.
     """
     found, missing = [], 0
     for queue in places:
@@ -61,7 +62,7 @@ def of_places(places: Sequence[Queue], results: Mapping[str, Result]) -> tuple[l
 
 
 def quotas(count: int, areas: int) -> list[int]:
-    """Whole numbers that sum up to ``count`` and differ by one at most."""
+    """Returns integers that sum to ``count`` and differ by at most one."""
     return [count // areas + (place < count % areas) for place in range(areas)]
 
 

@@ -1,4 +1,4 @@
-"""A copy of the project in which one mutant meets its tests."""
+"""Runs the tests on one mutant, in a copy of the project."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
 _PASSED, _FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit statuses
 _FILE_BYTES = 4 << 30
 _POLL_SECONDS = 0.2
-_RECORDING_JOBS = 4  # compilers of a run without a mutant, which has most to compile
-NO_TEST = "collection"  # in the place of a test, where pytest failed and named none
+_RECORDING_JOBS = 4  # compilers of a run without a mutant, which has the most to compile
+NO_TEST = "collection"  # stands for a test if pytest failed without naming one
 _COMPILER_FAILED = re.compile(r"BuildError|CalledProcessError: Command .* '-c'")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a stage's tests."""
+    """The outcome of a stage's tests."""
 
     status: str  # passed, failed, timeout, not-compiled, stopped, no-tests
     seconds: float
-    failed: tuple[str, ...]  # the tests, by pytest's names
+    failed: tuple[str, ...]  # names of tests, as pytest prints them
     output: str
 
 
 @dataclass
 class Workshop:
-    """What sandboxes are made of. ``root``: the project; ``store``: kept objects."""
+    """Makes sandboxes. ``root``: the project; ``store``: kept objects."""
 
     root: Path
     store: Path
@@ -50,7 +50,7 @@ class Workshop:
 
     @contextmanager
     def sandbox(self, file: str | None = None, text: str = "") -> Iterator[Sandbox]:
-        """A new copy, in which ``file`` has another ``text``."""
+        """Yields a new copy of the project, in which ``file`` has another ``text``."""
         with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
             copy = Path(folder).resolve() / "project"
             copy_tree(self.root, copy)
@@ -68,8 +68,8 @@ class Sandbox:
     def run(
         self, stage: Stage, limit: float, record: bool = False, deselected: Sequence[str] = ()
     ) -> Run:
-        """The tests of ``stage``, up to the first failure, or all of them with ``record``, which
-        also keeps what they compile. ``limit`` in seconds."""
+        """Runs a stage's tests for at most ``limit`` seconds: up to the first failure, or with
+        ``record`` all of them, whose objects are kept."""
         # A file that cannot be imported has failed as a whole.
         arguments = stage.arguments(self.copy, without=deselected)
         if not arguments:
@@ -125,7 +125,7 @@ class Sandbox:
     def _call(
         self, command: list[str], limit: float, environment: dict[str, str]
     ) -> tuple[int | str, str]:
-        """Exit status, or why there is none; and what was printed."""
+        """Returns the exit status, or the reason why there is none, and the output."""
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             process = subprocess.Popen(
                 command, cwd=self.copy, env=environment, stdin=subprocess.DEVNULL, stdout=log,
@@ -151,7 +151,7 @@ class Sandbox:
 
 
 def copy_tree(root: Path, copy: Path) -> None:
-    """What the tests need: not the repository, what was built, or results of benchmarks."""
+    """Copies what the tests need, without the repository and folders of builds and profiles."""
     copy.mkdir()
     for path in sorted(root.iterdir()):
         if path.name.startswith(".") or path.name in ("build", "dist", "profiles"):
@@ -163,7 +163,7 @@ def copy_tree(root: Path, copy: Path) -> None:
 
 
 def _end_processes_with(variable: str) -> None:
-    """Those of a sandbox that are left over, which may have process groups of their own."""
+    """Ends leftover processes of a sandbox, which may be in other process groups, by a variable."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if variable.encode() in (process / "environ").read_bytes().split(b"\0"):

@@ -1,4 +1,4 @@
-"""Several sandboxes at a time, until the time is over."""
+"""Runs mutants in several sandboxes at a time, until the time is over."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tools.mutants.results import Result, Table
 from tools.mutants.sample import Queue
 from tools.mutants.sandbox import NO_TEST, Sandbox, Workshop
 
-_MOST_SUBSTITUTES = 8
+_MAX_SUBSTITUTES = 8
 _BASELINE_SECONDS = 3600.0
-_FACTOR, _SLACK_SECONDS = 5.0, 60.0  # of the time limit, over the time without a mutant
+_FACTOR, _SLACK_SECONDS = 5.0, 60.0  # time limit = factor * time without a mutant + slack
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A stage without a mutant: its time, and the tests that fail on this machine all the same."""
+    """A stage without a mutant: its time, and the tests that fail on this machine anyway."""
 
     seconds: float
     failing: tuple[str, ...]
-    empty: bool  # no tests, or none that can run
+    empty: bool  # no tests, or none that can run here
 
     @property
     def limit(self) -> float:
@@ -39,7 +39,8 @@ class Baseline:
 
 
 class Baselines:
-    """Each stage's, run when first asked for, which fills the store of objects; kept on disk."""
+    """The baselines of stages: each runs when first needed, fills the store of objects, and is kept
+    on disk."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
@@ -48,7 +49,7 @@ class Baselines:
         self._guard = threading.Lock()
 
     def of(self, stage: Stage) -> Baseline | None:
-        """None if the run was stopped."""
+        """Returns the baseline of a stage; None if the run was stopped."""
         with self._guard:
             lock = self._locks[stage]
         with lock:
@@ -67,9 +68,9 @@ class Baselines:
         if run.status == "stopped":
             return None
         if run.failed == (NO_TEST,):
-            # It would seem to kill every mutant.
+            # A failure of pytest itself would seem to kill every mutant.
             raise RuntimeError(f"pytest fails without a mutant at {stage}:\n{run.output[-3000:]}")
-        # Tests whose sources do not compile here are among the failed; the others are used.
+        # Tests whose sources do not compile here are among the failed ones; the others are used.
         unusable = run.status not in ("passed", "failed", "not-compiled", "no-tests")
         if run.failed or unusable:
             names = "\n".join(run.failed)
@@ -91,7 +92,7 @@ class Schedule:
         self._baselines = Baselines(workshop)
 
     def run(self, places: Sequence[Queue], jobs: int, minutes: float | None) -> None:
-        """Fills the table; returns early, with what is done, after ``minutes`` or on Ctrl-C."""
+        """Fills the table; returns early, keeping all results, after ``minutes`` or on Ctrl-C."""
         timer = threading.Timer((minutes or 0) * 60, self._workshop.stop.set)
         if minutes is not None:
             timer.start()
@@ -99,7 +100,7 @@ class Schedule:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
                     open_places = [queue for queue in places if self._next_of(queue)]
-                    # Beforehand as many as run at once; others when a mutant gets there.
+                    # Baselines of the first stages run beforehand; mutants run the others.
                     stages = _stages_of(open_places)[: 2 * jobs] if jobs > 1 else []
                     tasks = [pool.submit(self._baselines.of, stage) for stage in stages]
                     tasks += [pool.submit(self._fill, q) for q in _across_areas(open_places)]
@@ -112,9 +113,8 @@ class Schedule:
             timer.cancel()
 
     def _next_of(self, queue: Queue) -> Mutant | None:
-        """Returns the mutant to run for a place; None if the table has the result of one that
-        compiled."""
-        for mutant in queue[:_MOST_SUBSTITUTES]:
+        """Returns the mutant to run for a place; None if one that compiled has a result."""
+        for mutant in queue[:_MAX_SUBSTITUTES]:
             known = self._table.results.get(mutant.id)
             if known is None:
                 return mutant
@@ -132,7 +132,7 @@ class Schedule:
             print(f"{result.status:<12} {result.seconds:6.1f} s  {result}", flush=True)
 
     def judge(self, mutant: Mutant) -> Result | None:
-        """None if the run was stopped."""
+        """Returns the result of a mutant; None if the run was stopped."""
         text = (self._workshop.root / mutant.file).read_text()
         mutated = mutant.mutate(text)
         start = time.monotonic()
@@ -165,7 +165,7 @@ class Schedule:
                 return run.status, run.failed[0] if run.failed else str(stage.files[0])
             if run.status == "failed":
                 return "killed", run.failed[0]
-        # Where no test of the area passes without a mutant, this one is left for another machine.
+        # If no test of the area passes without a mutant, another machine has to run this mutant.
         return ("survived" if met else "stopped"), ""
 
 
@@ -177,7 +177,8 @@ def _stages_of(places: Sequence[Queue]) -> list[Stage]:
 
 
 def _across_areas(places: Sequence[Queue]) -> list[Queue]:
-    """Areas in turn: the slow ones do not all come at the end, nor all ask for one baseline."""
+    """Returns the places with areas in turn, so that slow areas do not all come last, and mutants
+    do not wait for one baseline."""
     seen: dict[str, int] = defaultdict(int)
     keyed = []
     for queue in places:

@@ -1,1 +1,1 @@
-"""Every model class of transformers with flashsmith's attention, beside the same with eager."""
+"""Runs every model class of transformers with flashsmith's attention and with eager attention."""

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cells(row: Row) -> list[str]:
-    """Returns a line of the table; of cases that agree, how many."""
+    """Returns a line of the table; cases that agree are only counted."""
     agreed = sum(outcome == "agrees" for outcome in row.cases.values())
     others = (f"{name}: {o}" for name, o in row.cases.items() if o != "agrees")
     cases = "; ".join([f"{agreed} agree", *others]) if row.cases else ""

@@ -1,4 +1,4 @@
-"""What each model is asked, with eager attention and with flashsmith's, and how both compare."""
+"""The cases that a model is called on, and the comparison of flashsmith's with eager attention."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tools.transformers_sweep.inputs import (
 )
 from tools.transformers_sweep.reference import by_reference, decode_by_reference
 
-# Of the largest element: what float32 costs through a few layers.
+# Relative to the largest element: the error of float32 through a few layers.
 TOLERANCE = 2e-4
-# How much larger errors may be than with eager attention in bfloat16.
+# The largest ratio of errors to those of eager attention in bfloat16.
 RATIO = 2.5
 _PROMPT = 5
-# What results hold beside what a model computes.
+# Fields of results that are not compared.
 _LEFT_OUT = ("past", "cache", "attentions")
 
 Tensors = list[torch.Tensor]
@@ -39,7 +39,7 @@ Ask = Callable[[Any], Tensors]
 
 @contextlib.contextmanager
 def attention_by_reference(wrong: bool = False) -> Iterator[list[int]]:
-    """Has the integrations compute in plain torch, or wrongly; the list grows with each call."""
+    """Makes the integrations compute in plain torch, or wrongly; the list grows with each call."""
     calls: list[int] = []
 
     def told(o: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ def attention_by_reference(wrong: bool = False) -> Iterator[list[int]]:
 
 
 def cases(model: Any, arguments: Arguments) -> dict[str, Ask]:
-    """By name. Arguments are what the model takes, without any mask."""
+    """Returns the cases by name. Arguments are what the model takes, without any mask."""
     found: dict[str, Ask] = {"no mask": _ask(arguments)}
     parameters = parameters_of(model)
     text = arguments.get("input_ids", arguments.get("inputs_embeds"))
@@ -101,7 +101,7 @@ def _ask(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
 
 
 def _gradients(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
-    """Of the parameters, for random weights of all that the model gives."""
+    """Returns a case that computes the parameters' gradients of a random weighting of outputs."""
 
     def ask(model: Any) -> Tensors:
         torch.manual_seed(0)
@@ -120,7 +120,7 @@ def _gradients(arguments: Arguments, counts: torch.Tensor | None = None) -> Ask:
 
 
 def _steps(arguments: Arguments, kind: str) -> Ask:
-    """Returns a prompt with padding at its left, then one token after the other."""
+    """Returns a case of a prompt, padded on the left, and then one token after the other."""
 
     def ask(model: Any) -> Tensors:
         torch.manual_seed(0)
@@ -171,7 +171,7 @@ def _in_dtype(model: Any, arguments: Arguments) -> Arguments:
 
 
 def _tensors(output: Any) -> Tensors:
-    """Returns all floating ones of a result but those of caches."""
+    """Returns all floating-point tensors of a result except caches and attention weights."""
     if isinstance(output, torch.Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, dict):
@@ -187,7 +187,7 @@ def _counted(tensors: Tensors, counts: torch.Tensor | None) -> Tensors:
 
 
 def _where(t: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Without what stands at padding, in tensors that have tokens, or some more than these."""
+    """Returns ``t`` with zeros at padding, if it is over tokens or over one element more."""
     if t.ndim < 2 or t.shape[0] != counts.shape[0]:
         return t
     more = t.shape[1] - counts.shape[1]
@@ -198,8 +198,8 @@ def _where(t: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 def difference(found: Tensors, expected: Tensors) -> float:
-    """Returns the largest, of the size of the largest element of its tensor. NaN where one has
-    it alone."""
+    """Returns the largest difference, relative to the largest element of its tensor. NaN where only
+    one side has it gives NaN."""
     if [t.shape for t in found] != [t.shape for t in expected]:
         raise AssertionError("the results have other shapes than those of eager attention")
     size = max((float(t.abs().nan_to_num(0, 0, 0).max()) for t in expected if t.numel()), default=0)

@@ -1,4 +1,4 @@
-"""Which classes of the installed transformers reach their attention through its interface."""
+"""Finds the classes of the installed transformers whose attention uses its interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
 def model_classes(families: Container[str] | None = None) -> Iterator[type]:
-    """Those with a forward of their own, in files that name the interface, in order of files."""
+    """Yields the classes that define a forward, in files that name the interface, by file."""
     folder = Path(transformers.__file__).parent / "models"
     for file in sorted(folder.glob("*/modeling_*.py")):
         if families is not None and file.parent.name not in families:
@@ -42,7 +42,7 @@ def family_of(model_class: type) -> str:
 
 
 def attention_layers(model: Any) -> list[Any]:
-    """Returns the modules that look an attention function up."""
+    """Returns the modules that look up an attention function."""
     return [module for module in model.modules() if _asks(type(module))]
 
 

@@ -1,4 +1,4 @@
-"""What a model is called with, found by the names of its forward's parameters."""
+"""Makes the arguments of a model's call, by the names of its forward's parameters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 BATCH, LENGTH = 3, 9
-# Identifiers below those of images, audio and the like.
+# Token ids, below the ids of images, audio and the like.
 _LOWEST, _HIGHEST = 3, 100
-# At the end of each text: some models pool there.
+# The last token of each text, because some models pool there.
 END = 101
 
 Arguments = dict[str, Any]
@@ -23,7 +23,7 @@ def parameters_of(model: Any) -> dict[str, inspect.Parameter]:
 
 
 def candidates(model: Any) -> Iterator[Arguments]:
-    """Arguments to try, one after the other, until the model takes them."""
+    """Yields arguments to try, one after the other, until the model takes them."""
     names = _names(model)
     choices = [list(_values(name, model)) for name in names]
     for values in itertools.islice(itertools.product(*choices), 40):
@@ -59,7 +59,7 @@ def _decodes(model: Any, name: str) -> bool:
 
 
 def _is_pair(model: Any) -> bool:
-    """Of a text and an image tower side by side, neither of which works alone."""
+    """Returns whether a model has a text and an image tower side by side, which need each other."""
     return hasattr(model, "logit_scale") or "BridgeTower" in type(model).__name__
 
 
@@ -123,7 +123,7 @@ def _values(name: str, model: Any) -> Iterator[Any]:
         raise LookupError(f"no values for the parameter {name}")
 
 
-# Of numbers over time: the longest lag of models is 7.
+# The shapes of time series: the longest lag of models is 7.
 _SERIES = {
     "past_values": (BATCH, LENGTH + 7),
     "past_time_features": (BATCH, LENGTH + 7, 2),
@@ -142,7 +142,7 @@ def _configs(config: Any) -> Iterator[Any]:
 
 
 def _numbers(config: Any, *names: str) -> Iterator[int]:
-    """Those of the names that the configuration and its parts have, without repetition."""
+    """Yields the values of these names in the configuration and its parts, each once."""
     seen = set()
     for each, name in itertools.product(_configs(config), names):
         value = getattr(each, name, None)
@@ -166,7 +166,7 @@ def _image_sizes(config: Any) -> Iterator[tuple[int, int]]:
 
 
 def padding(kind: str) -> torch.Tensor:
-    """(BATCH, LENGTH), 1 where there is a token."""
+    """Returns a mask (BATCH, LENGTH) that is 1 at tokens and 0 at padding."""
     rows = {
         "right": [[1] * 9, [1] * 4 + [0] * 5, [1] * 7 + [0] * 2],
         "left": [[1] * 9, [0] * 5 + [1] * 4, [0] * 2 + [1] * 7],
@@ -176,7 +176,7 @@ def padding(kind: str) -> torch.Tensor:
 
 
 def padded(arguments: Arguments, mask: torch.Tensor) -> Arguments:
-    """With the mask, and an end behind the last token of each text."""
+    """Returns the arguments with the mask, and with END as the last token of each text."""
     arguments = arguments | {"attention_mask": mask}
     if "input_ids" in arguments:
         ids = arguments["input_ids"].clone().masked_fill(mask == 0, 0)
@@ -186,7 +186,7 @@ def padded(arguments: Arguments, mask: torch.Tensor) -> Arguments:
 
 
 def patches_seen(model: Any, image: torch.Tensor) -> torch.Tensor:
-    """(BATCH, rows, columns), False at the right of some images."""
+    """Returns a mask (BATCH, rows, columns) that is False at the right edge of some images."""
     patch = next(_numbers(model.config, "patch_size"), 8)
     seen = torch.ones(BATCH, image.shape[-2] // patch, image.shape[-1] // patch, dtype=torch.bool)
     seen[1:, :, -1] = False
@@ -194,12 +194,12 @@ def patches_seen(model: Any, image: torch.Tensor) -> torch.Tensor:
 
 
 def packed_positions() -> torch.Tensor:
-    """Of sequences one behind the other."""
+    """Returns position ids of sequences that are packed one after the other."""
     return torch.tensor([[0, 1, 2, 3, 4, 5, 6, 0, 1], [0, 0, 1, 2, 3, 4, 5, 6, 7], [*range(9)]])
 
 
 def own_mask(dtype: torch.dtype) -> torch.Tensor:
-    """(BATCH, 1, LENGTH, LENGTH), added to the scores: any keys, and its own."""
+    """Returns a mask (BATCH, 1, LENGTH, LENGTH) to add to scores: random keys and the diagonal."""
     seen = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.5
     seen |= torch.eye(LENGTH, dtype=torch.bool)
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)

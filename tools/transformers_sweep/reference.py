@@ -1,4 +1,4 @@
-"""Attention and decode are computed here in plain torch, for any dtype, in place of kernels."""
+"""Computes attention and decode in plain torch, for any dtype, in place of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def by_reference(
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor:
-    """Computes ``attention``."""
+    """Computes ``attention`` in float32, and returns it in q's dtype."""
     return reference_varlen(q, k, v, compute=torch.float32, **keywords)[0].to(q.dtype)
 
 

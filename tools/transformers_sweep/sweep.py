@@ -1,4 +1,4 @@
-"""One class: built tiny, asked in each way, twice."""
+"""Sweeps one class: builds a tiny model, and runs each case with both kinds of attention."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tools.transformers_sweep.inputs import Arguments, candidates
 from tools.transformers_sweep.tiny import tiny_config
 
 AGREES, DIFFERS, REFUSED, FAILS = "agrees", "differs", "refused", "fails"
-_MOST_PARAMETERS = 80_000_000
+_MAX_PARAMETERS = 80_000_000
 
 
-# Cases in which results have what stands at padding, which is 0 here and anything in eager
-# attention.
+# The results of these cases include values at padding, which are 0 with flashsmith and arbitrary
+# with eager attention.
 _OF_PADDING = {
     "BltPatcher": {"dynamic": "has a cache that it does not fill, and sees padding alone"},
     "PeAudioModel": {"left": "its text tower gives what stands at the first place"},
@@ -42,12 +42,12 @@ _OF_PADDING = {
 
 @dataclass
 class Row:
-    """What became of a class.
+    """The result of a class.
 
     Attributes:
-        result: agrees, differs, refused (in words of flashsmith's), fails; "as ..." if all its
-            attention is in a model that has a row; or "cannot: ..." where eager attention cannot
-            be asked either.
+        result: agrees, differs, refused (with flashsmith's error), fails; "as ..." if all its
+            attention is in a model that has a row; or "cannot: ..." if eager attention cannot run
+            either.
         cases: By name: agrees, differs, refused, fails, or why eager attention does not take it,
             or why it is left out.
     """
@@ -61,7 +61,7 @@ class Row:
 
 
 def sweep(model_class: Any, swept: set[type]) -> Row:
-    """Asks one class; ``swept`` are those that have rows."""
+    """Runs all cases of one class; ``swept`` are the classes that have rows."""
     row = Row(family_of(model_class), model_class.__name__)
     try:
         model = _built(model_class)
@@ -89,7 +89,7 @@ def _built(model_class: Any) -> Any:
     config._attn_implementation = "eager"
     with torch.device("meta"):
         count = sum(p.numel() for p in model_class(copy.deepcopy(config)).parameters())
-    if count > _MOST_PARAMETERS:
+    if count > _MAX_PARAMETERS:
         raise ValueError(f"{count} parameters")
     torch.manual_seed(0)
     model = model_class(config).eval()
@@ -104,7 +104,7 @@ def _built(model_class: Any) -> Any:
 
 
 def _arguments(model: Any, row: Row) -> Arguments | None:
-    """The first that eager attention takes."""
+    """Returns the first arguments that eager attention takes; None if there are none."""
     try:
         for arguments in candidates(model):
             try:
@@ -148,7 +148,7 @@ def _ask_all(model: Any, arguments: Arguments, row: Row) -> None:
 
 
 def _says_nothing(model: Any, asks: Any, eager: Any, name: str, calls: list[int]) -> str | None:
-    """Why agreement would not show that attention is right, or a difference that it is wrong."""
+    """Returns why agreement or a difference would say nothing about attention; None if it would."""
     if not calls:
         return "attention is not asked"
     case = next(iter(eager))
@@ -172,7 +172,7 @@ def _outcome(ask: Any, expected: Tensors, row: Row) -> str:
 
 
 def _in_bfloat16(model: Any, ask: Ask, exact: Tensors, name: str, row: Row) -> str:
-    """Errors beside those of eager attention in the same dtype, on the average."""
+    """Compares mean errors in bfloat16 with those of eager attention in the same dtype."""
     try:
         model = copy.deepcopy(model).to(torch.bfloat16)
         model.set_attn_implementation("eager")
@@ -197,7 +197,7 @@ def _mean(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _is_ours(problem: BaseException) -> bool:
-    """Returns whether flashsmith says it, in an error for callers."""
+    """Returns whether flashsmith raised it, as an error for callers."""
     frames = traceback.extract_tb(problem.__traceback__)
     ours = "flashsmith" in Path(frames[-1].filename).parts
     return ours and isinstance(problem, ValueError | TypeError | NotImplementedError)

@@ -1,4 +1,4 @@
-"""Small configurations of any class of transformers, with windows and chunks that matter."""
+"""Makes small configurations of any class of transformers, with windows and chunks that matter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 WINDOW = 5
 
-# By the names that fields have in many configurations.
+# Values by the names that fields have in many configurations.
 SIZES: dict[str, Any] = {
     **dict.fromkeys(
         (
@@ -122,7 +122,7 @@ SIZES |= {f"{name}_{end}": 120 + i for i, name in enumerate(_TOKENS) for end in 
 
 
 def tiny_config(config_class: Any, **given: Any) -> Any:
-    """A configuration of few and narrow layers, one of each type that it has by default."""
+    """Returns a configuration of few, narrow layers, one of each type that it has by default."""
     default = config_class()
     fields = fields_of(config_class)
     sizes = {name: SIZES[name] for name in fields & SIZES.keys() if _is_number(default, name)}
@@ -154,14 +154,14 @@ def tiny_config(config_class: Any, **given: Any) -> Any:
 
 
 def _is_number(default: Any, name: str) -> bool:
-    """Or nothing, which stands for a number that is worked out, or differs between layers."""
+    """Returns whether a field is a number or None, which stands for a derived or varying number."""
     try:
         return isinstance(getattr(default, name, None), int | float | None)
     except Exception:
         return True
 
 
-# Whose models have sections of their own where configurations have none.
+# The models of these classes need rope sections, which their configurations may lack.
 _SECTIONED = (
     *("Qwen2VLText", "Qwen2_5_VLText", "Qwen2_5OmniText", "Qwen2_5OmniTalker", "PaddleOCRText"),
     *("Glm4vText", "Glm4vMoeText", "GlmImageText", "GlmOcrText"),
@@ -169,7 +169,7 @@ _SECTIONED = (
 
 
 def _fitting_rope(default: Any, sizes: dict[str, Any]) -> dict[str, Any] | None:
-    """With sections of the heads' size, if it has some."""
+    """Returns rope parameters with sections for the heads' size; None if the class has none."""
     rope = getattr(default, "rope_parameters", None)
     if type(default).__name__.startswith(_SECTIONED):
         rope = {"mrope_section": [0, 0, 0], "rope_type": "default", "rope_theta": 1e4} | (
@@ -187,13 +187,13 @@ def _fitting_rope(default: Any, sizes: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def fields_of(config_class: Any) -> set[str]:
-    """The names of its own fields and of those that it inherits."""
+    """Returns the names of fields that a class defines or inherits."""
     return {name for each in config_class.__mro__ for name in getattr(each, "__annotations__", {})}
 
 
 _SERIES = {"prediction_length": 6, "context_length": 9, "num_time_features": 2}
 
-# What the sizes above do not fit.
+# Fields of classes that do not work with the sizes above.
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "MiniMaxM3VLTextConfig": {
         "num_hidden_layers": 2,

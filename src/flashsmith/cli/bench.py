@@ -102,7 +102,7 @@ def bench(
     """Time kernels and peers side by side over a grid of shapes; write CSV, Markdown and plots.
 
     Each candidate is checked against a reference first; what is right is timed by events, and
-    compared with the best peer of the same run, and with the card's own matrix product and copy,
+    compared with the best peer of the same run, and with the GPU's own matrix product and copy,
     measured in the same run. The regimes' results are in files of their own.
 
     An interrupted benchmark goes on where it was, by the same command. Exit code 1 if a kernel

@@ -37,7 +37,7 @@ def _print_one(words: Explanation) -> None:
         ("measured", words.measured),
         ("these rates", words.measured and _RATES),
         ("next best", words.next_best),
-        ("the rule", words.rule),
+        ("the heuristic", words.heuristic),
         ("built", words.portfolio),
         *(("passed over", text) for text in words.passed_over),
     ]

@@ -52,7 +52,7 @@ TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
 ]
 # The range of the generators that tensors and problems are drawn by, with room for neighbours.
-MOST_SEED = 1 << 62
+MAX_SEED = 1 << 62
 _LONGEST = 1 << 30  # of the sequences that kernels take
 HiddenOption = Annotated[
     int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")

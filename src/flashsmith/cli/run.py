@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from flashsmith.cli.options import (
-    MOST_SEED,
+    MAX_SEED,
     DeviceOption,
     DHeadOption,
     DtypeOption,
@@ -72,8 +72,8 @@ def run(
     seed: Annotated[
         int | None,
         typer.Option(
-            min=-MOST_SEED,
-            max=MOST_SEED,
+            min=-MAX_SEED,
+            max=MAX_SEED,
             help="Draws the random input, and the weights of --dropout; default: 0.",
         ),
     ] = None,

@@ -9,7 +9,7 @@ import typer
 
 from flashsmith.cli.options import (
     KERNEL_SETS,
-    MOST_SEED,
+    MAX_SEED,
     DeviceOption,
     DHeadOption,
     DtypeOption,
@@ -30,9 +30,9 @@ _SoakKernelsOption = Annotated[
         "--kernels",
         "-k",
         metavar="KEY|NAME",
-        help="table: those of the tuned tables; rule: those chosen without one; a set "
+        help="table: those of the tuned tables; heuristic: those chosen without one; a set "
         f"({KERNEL_SETS}); or a kernel's short form. May be repeated. Default: KERNELS, else "
-        "table and rule.",
+        "table and heuristic.",
     ),
 ]
 _SecondsOption = Annotated[
@@ -42,13 +42,19 @@ _CasesOption = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Random problems for each dtype and d_head, after those at the seams of every "
+        help="Random problems for each dtype and d_head, after those at the boundaries of every "
         "kernel's tiles. Default: no end, until Ctrl-C or --seconds.",
     ),
 ]
-_SeamsOption = Annotated[
-    bool, typer.Option("--seams/--no-seams", help="The problems at the seams of tiles, first.")
+_TileBoundariesOption = Annotated[
+    bool,
+    typer.Option(
+        "--tile-boundaries/--no-tile-boundaries",
+        help="The problems at the boundaries of tiles, first.",
+    ),
 ]
+_FORMER = "--seams/--no-seams"
+_FormerBoundariesOption = Annotated[bool | None, typer.Option(_FORMER, hidden=True)]
 _RerunsOption = Annotated[
     int | None,
     typer.Option(
@@ -60,8 +66,8 @@ _RerunsOption = Annotated[
 _SeedOption = Annotated[
     int | None,
     typer.Option(
-        min=-MOST_SEED,
-        max=MOST_SEED,
+        min=-MAX_SEED,
+        max=MAX_SEED,
         help="Of the random problems. Default: another one each time.",
     ),
 ]
@@ -85,7 +91,7 @@ def soak(
     d_head: DHeadOption = None,
     seconds: _SecondsOption = None,
     cases: _CasesOption = None,
-    seams: _SeamsOption = True,
+    tile_boundaries: _TileBoundariesOption = True,
     reruns: _RerunsOption = None,
     seed: _SeedOption = None,
     case: _CaseOption = None,
@@ -93,8 +99,9 @@ def soak(
     force: _ForceOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
+    former_boundaries: _FormerBoundariesOption = None,
 ) -> None:
-    """Run kernels on problems that stress the seams between tiles, and on random ones.
+    """Run kernels on problems that stress the boundaries between tiles, and on random ones.
 
     o and the log-sum-exp are compared with float64, NaN and infinities included; reruns have to be
     bitwise equal, on a GPU also beside other work; nothing around the outputs may be written.
@@ -103,6 +110,9 @@ def soak(
 
     Exit code 1 if a kernel was wrong.
     """
+    if former_boundaries is not None:
+        tile_boundaries = former_boundaries
+        typer.echo(f"{_FORMER} is called --tile-boundaries/--no-tile-boundaries now", err=True)
     if case is not None:
         _refuse_with_case(
             kernels,
@@ -111,7 +121,7 @@ def soak(
     request = make_request(kernels=kernels, dtype=dtype, d_head=d_head, device=device)
     from flashsmith.lab.commands import soak as lab  # it loads torch
 
-    asked = lab.Soak(request, case, seams, cases, seconds, reruns, seed)
+    asked = lab.Soak(request, case, tile_boundaries, cases, seconds, reruns, seed)
     if out is not None:
         check_output("--out", out, force=force, is_own=lab.is_log)
     report = lab.run(asked, ON_STDERR)

@@ -43,7 +43,7 @@ _TuneKernelsOption = Annotated[
         "-k",
         metavar="KEY|NAME",
         help=f"Candidates: a set ({KERNEL_SETS}) or a kernel's short form; may be repeated. "
-        "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The rule's choice "
+        "Default: KERNELS, else tune, on compute capability 9.0 sm90-tune. The heuristic's choice "
         "is always among them.",
     ),
 ]
@@ -109,7 +109,7 @@ def tune(
     their tiles meet enter the table. Of each d_head and mask at most eight kernels are chosen for
     use, so that few have to be built. `attention` then takes the fastest of these for all problems
     of a bucket: lengths of k up to 512, 1024, and so on to 16384 and beyond, with so many rows for
-    each multiprocessor.
+    each SM.
 
     Each operation has a table of its own. Of the backward each shape is tuned with and without the
     same bits at every run; of decode the fastest is found over all lengths for each kind of cache

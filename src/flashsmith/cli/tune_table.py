@@ -43,7 +43,7 @@ def _row(entry: Entry[Any, Any]) -> dict[str, Any]:
         "TFLOP/s": best.tflops,
         "ms back to back": best.ms_back_to_back,
         "next best": f"+{100 * (others[0].cost / best.cost - 1):.1f} %" if others else None,
-        "rule": entry.rule_ratio and f"+{100 * (entry.rule_ratio - 1):.1f} %",
+        "heuristic": entry.heuristic_ratio and f"+{100 * (entry.heuristic_ratio - 1):.1f} %",
         "tried": entry.tried,
         "excluded": len(entry.excluded),
     }

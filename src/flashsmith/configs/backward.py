@@ -22,7 +22,7 @@ _LENGTHS = (256, 8192)  # that stand for all others where a configuration suits 
 def backward_family(
     config: type[B],
     by_d_head: Callable[[DType, int], B],
-    rule_in_words: str,
+    heuristic_in_words: str,
     tuning_space: Callable[[DType, int], Sequence[B]],
     *,
     d_heads: tuple[int, ...] = D_HEADS,
@@ -40,7 +40,7 @@ def backward_family(
     def fitted(config: B, workload: BackwardWorkload) -> B:
         return config.made_deterministic() if workload.deterministic else config
 
-    def rule(workload: BackwardWorkload) -> B:
+    def heuristic(workload: BackwardWorkload) -> B:
         return fitted(by_d_head(workload.dtype, workload.d_head), workload).suited_to(workload)
 
     def answers(dtype: DType, d_head: int) -> list[BackwardWorkload]:
@@ -53,4 +53,6 @@ def backward_family(
         configs = tuning_space(workload.dtype, workload.d_head)
         return [fitted(config, workload) for config in configs]
 
-    return Family(config, rule, rule_in_words, answers, space, d_heads=d_heads, minimum=minimum)
+    return Family(
+        config, heuristic, heuristic_in_words, answers, space, d_heads=d_heads, minimum=minimum
+    )

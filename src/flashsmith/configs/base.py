@@ -279,13 +279,13 @@ class ForwardKernelConfig(KernelConfig):
     @property
     @abstractmethod
     def compute_warpgroups(self) -> int:
-        """Groups of four warps, one on each of a multiprocessor's four tensor cores, that compute
+        """Groups of four warps, one on each of an SM's four tensor cores, that compute
         in a block."""
 
     @property
     @abstractmethod
     def resident_blocks_by_registers(self) -> int:
-        """About how many blocks the registers of a multiprocessor are enough for."""
+        """About how many blocks the registers of an SM are enough for."""
 
     @property
     def cost_of_a_row(self) -> float:
@@ -348,7 +348,7 @@ class DecodeKernelConfig(KernelConfig):
     tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
     # Splits that one block combines, after which more of them take no longer, because several
     # blocks share the work.
-    max_merged_splits: ClassVar[int] = 1024
+    max_combined_splits: ClassVar[int] = 1024
 
     @property
     def fp8_cache(self) -> bool:
@@ -356,7 +356,7 @@ class DecodeKernelConfig(KernelConfig):
         return False
 
     @property
-    def token_scales(self) -> bool:
+    def per_token_scale(self) -> bool:
         """Whether each row of them may have a scale of its own."""
         return False
 
@@ -370,7 +370,7 @@ class DecodeKernelConfig(KernelConfig):
 
     def why_not(self, workload: AnyWorkload) -> str:
         assert isinstance(workload, DecodeWorkload)
-        for name in ("fp8_cache", "token_scales"):
+        for name in ("fp8_cache", "per_token_scale"):
             if getattr(self, name) != getattr(workload, name):
                 return f"its {name} is {getattr(self, name)}"
         return super().why_not(workload)
@@ -382,7 +382,7 @@ class DecodeKernelConfig(KernelConfig):
     def served_of(self, variant: Variant) -> Variant:
         """Lengths and pages are arguments of every call; no bias is added, nothing dropped."""
         plain = super().served_of(variant)
-        return replace(plain, ragged=False, bias=False, dropout=False)
+        return replace(plain, varlen=False, bias=False, dropout=False)
 
 
 AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches

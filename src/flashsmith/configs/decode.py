@@ -17,25 +17,25 @@ D = TypeVar("D", bound=DecodeKernelConfig)
 
 # Of caches: whether keys and values have 8 bits, and whether each row of them has a scale.
 KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
-# Of a multiprocessor: two for each of four blocks. Measured on an H200.
+# Of an SM: two for each of four blocks. Measured on an H200.
 _MANY_TILES = 8
 
 
 def decode_family(
     config: type[D],
-    rule: Callable[[DecodeWorkload], D],
-    rule_in_words: str,
+    heuristic: Callable[[DecodeWorkload], D],
+    heuristic_in_words: str,
     rows: Sequence[int],
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[D]],
     *,
-    fewest_rows: int = 0,
+    min_rows: int = 0,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
     """Returns a family with one configuration for each d_head, kind of cache and number of rows.
 
     Args:
-        rows: Numbers of rows that stand for all others: one for each answer of the rule.
-        fewest_rows: For fewer a plainer family's kernels are as fast.
+        rows: Numbers of rows that stand for all others: one for each answer of the heuristic.
+        min_rows: For fewer a plainer family's kernels are as fast.
         by_boxes: Whether it is for caches alone that lie in boxes.
         Others: as of ``Family``.
     """
@@ -49,16 +49,16 @@ def decode_family(
 
     def smaller(workload: DecodeWorkload) -> list[D]:
         """Lists configurations of smaller blocks, then those of fewer rows."""
-        fewer = reversed([n for n in rows if n < rule(workload).B_r])
+        fewer = reversed([n for n in rows if n < heuristic(workload).B_r])
         asked = product((workload.rows, *fewer), (workload.many_tiles, True))
-        return [rule(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
+        return [heuristic(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
 
     def is_for(workload: DecodeWorkload) -> bool:
         in_boxes = workload.in_boxes and not workload.fp8_cache
-        return workload.rows >= fewest_rows and (in_boxes or not by_boxes)
+        return workload.rows >= min_rows and (in_boxes or not by_boxes)
 
     return Family(
-        config, rule, rule_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
+        config, heuristic, heuristic_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
     )
 
 
@@ -68,21 +68,21 @@ def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int
     return sorted({workload.rows for workloads in asked for workload in workloads})
 
 
-def has_many_tiles(batch: int, heads_kv: int, multiprocessors: int | None) -> bool:
-    """Returns whether there are so many work tiles that a GPU's multiprocessors have several
+def has_many_tiles(batch: int, heads_kv: int, num_sms: int | None) -> bool:
+    """Returns whether there are so many work tiles that a GPU's SMs have several
     each. None: on a CPU, where no time counts, never."""
-    return multiprocessors is not None and batch * heads_kv >= _MANY_TILES * multiprocessors
+    return num_sms is not None and batch * heads_kv >= _MANY_TILES * num_sms
 
 
 def as_tuned(
     workload: DecodeWorkload, families: Sequence[Family[DecodeWorkload, Any]]
 ) -> DecodeWorkload:
     """Rounds a workload to that whose measurements serve it where ``families`` run: to as many rows
-    as kernels have there, with scales of tokens to 16; tiles are many of the fewest rows alone,
+    as kernels have there, with per-token scales to 16; tiles are many of the fewest rows alone,
     and in boxes where a family asks."""
     of_kernels = rows_of_kernels(families)
-    rows = next((most for most in of_kernels if workload.rows <= most), of_kernels[-1])
-    if workload.token_scales:
+    rows = next((maximum for maximum in of_kernels if workload.rows <= maximum), of_kernels[-1])
+    if workload.per_token_scale:
         rows = of_kernels[0]
     many_tiles = workload.many_tiles and rows == of_kernels[0]
     rounded = replace(workload, rows=rows, many_tiles=many_tiles, in_boxes=True)

@@ -52,16 +52,16 @@ class Family(Generic[W, C]):
 
     Args:
         config: The class of its configurations, which says what a single one can do.
-        rule: What serves a workload well where nothing was measured and the grid fills the GPU.
-            Raises ValueError that names what the family does not take.
-        rule_in_words: For people who ask why a kernel was chosen.
+        heuristic: What serves a workload well where nothing was measured and the grid fills the
+            GPU. Raises ValueError that names what the family does not take.
+        heuristic_in_words: For people who ask why a kernel was chosen.
         answers: (dtype, d_head) -> workloads that stand for all others: one for each answer of the
-            rule.
+            heuristic.
         tuning_space: What the tuner tries for a workload on an architecture.
         d_heads: The head dimensions that it has.
-        smaller: What may serve a workload in place of the rule's answer, the best first: where the
-            GPU has no room for that, or where its tiles are too few.
-        cost: (configuration, workload, multiprocessors) -> the time by a model that tells tiles of
+        smaller: What may serve a workload in place of the heuristic's answer, the best first: where
+            the GPU has no room for that, or where its tiles are too few.
+        cost: (configuration, workload, num_sms) -> the time by a model that tells tiles of
             the family apart; None: there is none, and what has room is taken in its order.
         is_for: Whether it is to be asked for a workload: for others a plainer family's kernels are
             as fast, or it has none.
@@ -72,8 +72,8 @@ class Family(Generic[W, C]):
     """
 
     config: type[C]
-    rule: Callable[[W], C]
-    rule_in_words: str
+    heuristic: Callable[[W], C]
+    heuristic_in_words: str
     answers: Callable[[DType, int], Sequence[W]]
     tuning_space: Callable[[W, GpuArchitecture], Sequence[C]]
     d_heads: tuple[int, ...] = D_HEADS
@@ -98,10 +98,8 @@ class Family(Generic[W, C]):
         """Says whether GPUs of this compute capability have its instructions."""
         return self.config.runs_on(capability) and capability >= self.minimum
 
-    def choose(
-        self, workload: W, multiprocessors: int | None, architecture: str | None = None
-    ) -> C:
-        """Chooses by rule, and by the cost model on a GPU of so many multiprocessors; None: on the
+    def choose(self, workload: W, num_sms: int | None, architecture: str | None = None) -> C:
+        """Chooses by heuristic, and by the cost model on a GPU of so many SMs; None: on the
         emulator.
 
         architecture: The GPU's: what does not fit there is passed over. None: everything fits that
@@ -110,20 +108,20 @@ class Family(Generic[W, C]):
         Raises:
             ValueError: Names what the family does not take.
         """
-        usual = self.rule(workload)
+        usual = self.heuristic(workload)
         options = [usual, *self.smaller(workload)]
         fitting = [cfg for cfg in options if cfg.is_buildable(architecture)]
         if not fitting:
             require_buildable(usual, architecture)
         first = fitting[0]
-        if self.cost is None or multiprocessors is None:
+        if self.cost is None or num_sms is None:
             return first
-        costs = {cfg: self.cost(cfg, workload, multiprocessors) for cfg in fitting}
+        costs = {cfg: self.cost(cfg, workload, num_sms) for cfg in fitting}
         best = min(costs, key=lambda cfg: costs[cfg])
         return best if costs[best] < _CLEARLY * costs[first] else first
 
-    def rule_configs(self, dtype: DType, d_head: int) -> list[C]:
-        """Lists all that it may choose by rule, each once."""
+    def heuristic_configs(self, dtype: DType, d_head: int) -> list[C]:
+        """Lists all that it may choose by heuristic, each once."""
         workloads = self.answers(dtype, d_head)
-        found = dict.fromkeys(self.rule(workload) for workload in workloads)
+        found = dict.fromkeys(self.heuristic(workload) for workload in workloads)
         return list(found | dict.fromkeys(c for w in workloads for c in self.smaller(w)))

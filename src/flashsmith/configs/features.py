@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+C = TypeVar("C")
 
 _PLACE = re.compile(r"\{\w+\}")  # of a number
 _HASH = "{HASH}"  # of 12 hexadecimal digits
@@ -19,11 +23,13 @@ class Feature:
     text: how it is written, `async`, `stages_{N}`, `load_{Q}_{K}_{V}_tiles` or `score_{HASH}`.
     fields: what it tells: whether a field is on, or a number for each place in the text.
     absent: the fields' values where it is left out; None: it never is.
+    former: the deprecated text, which is still read and no longer written.
     """
 
     text: str
     fields: tuple[str, ...] = ()
     absent: tuple[int, ...] | None = None
+    former: str | None = None
 
     @property
     def name(self) -> str:
@@ -34,7 +40,8 @@ class Feature:
     def pattern(self) -> str:
         """A regular expression for it, with a group for each number."""
         text = self.text.replace(_HASH, f"([0-9a-f]{{{_HASH_DIGITS}}})")
-        return re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
+        text = re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
+        return f"(?:{text}|{self.former})" if self.former else text
 
     def write(self, owner: object) -> str:
         """The feature as `owner` has it; "" where it is left out."""
@@ -49,13 +56,15 @@ class Feature:
         match = re.fullmatch(self.pattern, text)
         if not match:
             return None
+        if text == self.former:
+            warn_of_former_name(text, self.text)
         base = 16 if _HASH in self.text else 10
         return tuple(int(number, base) for number in match.groups()) or (True,) * len(self.fields)
 
 
-def flag(text: str, field: str) -> Feature:
+def flag(text: str, field: str, former: str | None = None) -> Feature:
     """A word that is there if a field is on."""
-    return Feature(text, (field,), (False,))
+    return Feature(text, (field,), (False,), former)
 
 
 def number(text: str, field: str, absent: int | None = None) -> Feature:
@@ -66,6 +75,42 @@ def number(text: str, field: str, absent: int | None = None) -> Feature:
 def hashed(text: str, field: str) -> Feature:
     """`text_` and 12 hexadecimal digits, left out where the field is 0."""
     return Feature(f"{text}_{_HASH}", (field,), (0,))
+
+
+def warn_of_former_name(former: str, name: str) -> None:
+    """Says that a name is deprecated, to whoever called what read it."""
+    text = f"{former!r} is called {name!r} now; the former name goes in the next minor version"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+def formerly(**names: str) -> Callable[[type[C]], type[C]]:
+    """Lets a dataclass take and give fields by their former names as well, with a
+    DeprecationWarning: ``@formerly(old="new")``."""
+
+    def decorate(kind: type[C]) -> type[C]:
+        plain = kind.__init__
+
+        @functools.wraps(plain)
+        def init(self: C, *args: Any, **given: Any) -> None:
+            for former in names.keys() & given.keys():
+                warn_of_former_name(former, names[former])
+                given[names[former]] = given.pop(former)
+            plain(self, *args, **given)
+
+        kind.__init__ = init  # type: ignore[assignment, method-assign]
+        for former, name in names.items():
+            setattr(kind, former, property(_reader(former, name)))
+        return kind
+
+    return decorate
+
+
+def _reader(former: str, name: str) -> Callable[[object], Any]:
+    def read(owner: object) -> Any:
+        warn_of_former_name(former, name)
+        return getattr(owner, name)
+
+    return read
 
 
 def _digits(place: str, number: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from flashsmith.configs.base import ForwardKernelConfig
+from flashsmith.configs.cost_model import grid_cost
 from flashsmith.configs.family import DeclaredSets, Family
-from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import DType
 from flashsmith.gpus import GpuArchitecture
@@ -17,25 +17,25 @@ F = TypeVar("F", bound=ForwardKernelConfig)
 
 def forward_family(
     config: type[F],
-    rule: Callable[[DType, int, int], F],
-    rule_in_words: str,
-    rule_lengths: Sequence[int],
+    heuristic: Callable[[DType, int, int], F],
+    heuristic_in_words: str,
+    heuristic_lengths: Sequence[int],
     small_tiles: Callable[[DType, int], Sequence[F]],
     d_heads: tuple[int, ...],
     sets: DeclaredSets[F],
     *,
     is_rival: bool = True,
 ) -> Family[Workload, F]:
-    """A family whose rule goes by dtype, d_head and about how many keys a query sees.
+    """A family whose heuristic goes by dtype, d_head and about how many keys a query sees.
 
     Args:
-        rule_lengths: Numbers of keys that stand for all others.
-        small_tiles: What may serve where the rule's tiles are too few.
+        heuristic_lengths: Numbers of keys that stand for all others.
+        small_tiles: What may serve where the heuristic's tiles are too few.
         Others: as of ``Family``.
     """
 
     def answers(dtype: DType, d_head: int) -> list[Workload]:
-        return [Workload.square(dtype, d_head, n_keys) for n_keys in rule_lengths]
+        return [Workload.square(dtype, d_head, n_keys) for n_keys in heuristic_lengths]
 
     def tuning_space(workload: Workload, _: GpuArchitecture) -> list[F]:
         space = sets.tuning_space(d_heads=(workload.d_head,))
@@ -43,8 +43,10 @@ def forward_family(
 
     return Family(
         config=config,
-        rule=lambda workload: rule(workload.dtype, workload.d_head, workload.keys_per_query),
-        rule_in_words=rule_in_words,
+        heuristic=lambda workload: heuristic(
+            workload.dtype, workload.d_head, workload.keys_per_query
+        ),
+        heuristic_in_words=heuristic_in_words,
         answers=answers,
         tuning_space=tuning_space,
         d_heads=d_heads,

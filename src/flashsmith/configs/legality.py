@@ -1,4 +1,4 @@
-"""What the rules of legality of all families say alike: of values, of GPUs, of a rule's d_head."""
+"""What the rules of legality of all families say alike: of values, of GPUs, of a d_head."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def unsupported_values(
             yield f"{name} is {value}; supported are {', '.join(map(str, supported))}."
 
 
-def too_old_a_gpu(gpu: GpuArchitecture, least: Capability) -> Iterator[str]:
-    if gpu.compute_capability < least:
-        yield f"{_has_capability(gpu)}{'.'.join(map(str, least))} or newer is needed."
+def too_old_a_gpu(gpu: GpuArchitecture, minimum: Capability) -> Iterator[str]:
+    if gpu.compute_capability < minimum:
+        yield f"{_has_capability(gpu)}{'.'.join(map(str, minimum))} or newer is needed."
 
 
 def another_gpu(gpu: GpuArchitecture, only: Capability, family: str) -> Iterator[str]:
@@ -46,11 +46,11 @@ def too_little_shared_memory(
     gpu: GpuArchitecture, n_bytes: int, what: str = "The tiles"
 ) -> Iterator[str]:
     """For what a block keeps there."""
-    most = gpu.max_shared_memory_per_block_bytes
-    if n_bytes > most:
+    maximum = gpu.max_shared_memory_per_block_bytes
+    if n_bytes > maximum:
         yield (
             f"{what} take {n_bytes} bytes of shared memory; a block on {gpu.name} has at most "
-            f"{most}."
+            f"{maximum}."
         )
 
 
@@ -69,13 +69,13 @@ def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
     return table[d_head]
 
 
-def with_most_stages(config: Config, names: tuple[str, str], most: int) -> list[Config]:
+def with_max_stages(config: Config, names: tuple[str, str], maximum: int) -> list[Config]:
     """Returns the same tiles with every legal pair of numbers of stages that leaves room for no
     more of either.
 
-    names: The two fields; each has ``most`` stages or fewer.
+    names: The two fields; each has ``maximum`` stages or fewer.
     """
-    pairs = product(range(1, most + 1), repeat=2)
+    pairs = product(range(1, maximum + 1), repeat=2)
     by_pair = {
         pair: changed
         for pair in pairs

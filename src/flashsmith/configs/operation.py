@@ -14,12 +14,12 @@ from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import (
     GpuArchitecture,
-    count_multiprocessors,
+    count_sms,
     find_architecture,
     get_gpu_architecture,
 )
 
-_RATHER = 0.85  # where a cost model said less than this, measurements always agreed
+_MAX_COST_RATIO = 0.85  # where a cost model said less than this, measurements always agreed
 
 _NOT_ASKED = "is not for such caches or rows"
 
@@ -29,48 +29,49 @@ class Serving(Generic[W, C]):
     """A record says which families serve a workload on one GPU, and why the others do not.
 
     Attributes:
-        by_rule: What each of them chooses where nothing was measured, the first choice first; at
-            least one.
+        by_heuristic: What each of them chooses where nothing was measured, the first choice first;
+            at least one.
         refusals: Why the other families do not.
         architecture: What tiles have to fit; None: the emulator, or a GPU newer than the list.
     """
 
     workload: W
-    by_rule: Mapping[Family[W, C], C]
+    by_heuristic: Mapping[Family[W, C], C]
     refusals: Mapping[Family[W, C], str]
     architecture: str | None
 
     @property
-    def rule_config(self) -> C:
-        return next(iter(self.by_rule.values()))
+    def heuristic_config(self) -> C:
+        return next(iter(self.by_heuristic.values()))
 
     @property
-    def rule_configs(self) -> list[C]:
-        """Lists all that the first choice's family may take by rule for this dtype and d_head."""
-        first, workload = next(iter(self.by_rule)), self.workload
-        configs = first.rule_configs(workload.dtype, workload.d_head)
+    def heuristic_configs(self) -> list[C]:
+        """Lists all that the first choice's family may take by heuristic for a dtype and d_head."""
+        first, workload = next(iter(self.by_heuristic)), self.workload
+        configs = first.heuristic_configs(workload.dtype, workload.d_head)
         return [cfg for cfg in configs if cfg.is_buildable(self.architecture)]
 
     def why_not(self, config: C) -> str:
         """Says why a configuration does not serve the workload; "" if it does."""
-        if all(type(config) is not family.config for family in self.by_rule):
+        if all(type(config) is not family.config for family in self.by_heuristic):
             refused = (why for each, why in self.refusals.items() if type(config) is each.config)
             return next(refused)
         if why := config.why_not(self.workload):
             return why
         return "" if config.is_buildable(self.architecture) else "it has no room there"
 
-    def why_rather_the_rule(self, config: C, multiprocessors: int) -> str:
-        """Says why the rule's choice is to be preferred to a configuration that was measured on
-        another fill of the GPU; "" if the cost model, which tells tiles of one family apart, sees
-        no great difference."""
-        family, chosen = next(iter(self.by_rule.items()))
+    def why_heuristic_is_better(self, config: C, num_sms: int) -> str:
+        """Says why the heuristic's choice is to be preferred to a configuration that was measured
+        on another fill of the GPU; "" if the cost model, which tells tiles of one family apart,
+        sees no great difference."""
+        family, chosen = next(iter(self.by_heuristic.items()))
         if type(config) is not type(chosen) or family.cost is None:
             return ""
-        of_rule = family.cost(chosen, self.workload, multiprocessors)
-        of_config = family.cost(config, self.workload, multiprocessors)
-        if of_rule < _RATHER * of_config:
-            return f"measured on a fuller GPU; the rule's tiles save {1 - of_rule / of_config:.0%}"
+        of_heuristic = family.cost(chosen, self.workload, num_sms)
+        of_config = family.cost(config, self.workload, num_sms)
+        if of_heuristic < _MAX_COST_RATIO * of_config:
+            saved = 1 - of_heuristic / of_config
+            return f"measured on a fuller GPU; the heuristic's tiles save {saved:.0%}"
         return ""
 
 
@@ -142,15 +143,15 @@ class Operation(Generic[W, C]):
             return self._serving(workload, running, None, None)
         found = find_architecture(capability_of(gpu, capability))
         architecture = None if found is None else found.name
-        served = self._serving(workload, running, count_multiprocessors(gpu), architecture)
+        served = self._serving(workload, running, count_sms(gpu), architecture)
         elsewhere = {
             family: f"the {family.name} family does not run on {gpu}"
             for family in self.families
             if family not in running
         }
-        return Serving(workload, served.by_rule, elsewhere | {**served.refusals}, architecture)
+        return Serving(workload, served.by_heuristic, elsewhere | {**served.refusals}, architecture)
 
-    def choose_by_rule(self, workload: W, capability: Capability | None) -> C:
+    def choose_by_heuristic(self, workload: W, capability: Capability | None) -> C:
         """Chooses for a workload on a GPU of which no more is known; None: on the emulator.
 
         Raises: as ``serving``.
@@ -158,23 +159,23 @@ class Operation(Generic[W, C]):
         found = find_architecture(capability) if capability else None
         architecture = None if found is None else found.name
         running = self.families_on(capability)
-        return self._serving(workload, running, None, architecture).rule_config
+        return self._serving(workload, running, None, architecture).heuristic_config
 
     def _serving(
         self,
         workload: W,
         running: Sequence[Family[W, C]],
-        multiprocessors: int | None,
+        num_sms: int | None,
         architecture: str | None,
     ) -> Serving[W, C]:
-        by_rule: dict[Family[W, C], C] = {}
+        by_heuristic: dict[Family[W, C], C] = {}
         refusals: dict[Family[W, C], str] = {}
         for family in running:
             if not family.is_for(workload):
                 refusals[family] = f"the {family.name} family {_NOT_ASKED}"
                 continue
             try:
-                chosen = family.choose(workload, multiprocessors, architecture)
+                chosen = family.choose(workload, num_sms, architecture)
                 chosen = chosen.with_room_for(workload.variant)
             except ValueError as error:
                 refusals[family] = str(error)
@@ -184,12 +185,12 @@ class Operation(Generic[W, C]):
             elif not chosen.is_buildable(architecture):
                 refusals[family] = f"the {family.name} family has tiles too large for it"
             else:
-                by_rule[family] = chosen
-        if not by_rule:
+                by_heuristic[family] = chosen
+        if not by_heuristic:
             asked = [family for family in running if family.is_for(workload)] or running
             newest = max(asked, key=self.families.index)
             raise ValueError(refusals[newest])
-        return Serving(workload, by_rule, refusals, architecture)
+        return Serving(workload, by_heuristic, refusals, architecture)
 
     def why_not(self, config: C, workload: W) -> str:
         """Says why a configuration does not serve a workload, wherever it runs; "" if it does."""
@@ -198,20 +199,20 @@ class Operation(Generic[W, C]):
             return f"the {config.family} family {_NOT_ASKED}"
         return config.why_not(workload)
 
-    def rule_configs(self) -> list[C]:
-        """Lists what the rules of all families choose, for every dtype and d_head, sorted."""
+    def heuristic_configs(self) -> list[C]:
+        """Lists what the heuristics of all families choose, for every dtype and d_head, sorted."""
         chosen = {
             config
             for family in self.families
             for dtype, d_head in product(DType, family.d_heads)
-            for config in family.rule_configs(dtype, d_head)
+            for config in family.heuristic_configs(dtype, d_head)
         }
         return sorted(chosen, key=sort_key)
 
     def candidates(
         self, workload: W, arch: str, gpu: str | None = None, among: Sequence[C] | None = None
     ) -> list[C]:
-        """Lists what the tuner tries for a workload on an architecture, and last the rule's choice.
+        """Lists what is tried for a workload on an architecture, the heuristic's choice last.
 
         gpu: The GPU's name; None: any of the architecture.
         among: Those of these that serve; None: of the tuning spaces of the families.
@@ -221,16 +222,16 @@ class Operation(Generic[W, C]):
         served = self.serving(workload, gpu or arch, capability_of(arch))
         found = _tuning_space(served, get_gpu_architecture(arch)) if among is None else among
         fitting = (config for config in dict.fromkeys(found) if not served.why_not(config))
-        rule = served.rule_config
-        return [*(config for config in fitting if config != rule), rule]
+        heuristic = served.heuristic_config
+        return [*(config for config in fitting if config != heuristic), heuristic]
 
 
 def _tuning_space(served: Serving[W, C], architecture: GpuArchitecture) -> list[C]:
     """Joins the tuning spaces of the families that may be the fastest for the workload."""
-    workload, newest = served.workload, next(iter(served.by_rule))
+    workload, newest = served.workload, next(iter(served.by_heuristic))
     return [
         config.with_room_for(workload.variant)
-        for family in served.by_rule
+        for family in served.by_heuristic
         if family.is_rival or family is newest
         for config in family.tuning_space(workload, architecture)
     ]

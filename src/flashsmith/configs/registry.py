@@ -58,5 +58,5 @@ def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> boo
     return any(
         config.with_room_for(PAGED).serves_variant(PAGED)
         for family in FORWARD.families_for(gpu, capability)
-        for config in family.rule_configs(DType.BF16, family.d_heads[0])
+        for config in family.heuristic_configs(DType.BF16, family.d_heads[0])
     )

@@ -56,8 +56,8 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
         (sets.keys.both, partial(_both, sets)),
     )
 } | {
-    settings.BACKWARD_SET: BACKWARD.rule_configs,
-    settings.DECODE_SET: DECODE.rule_configs,
+    settings.BACKWARD_SET: BACKWARD.heuristic_configs,
+    settings.DECODE_SET: DECODE.heuristic_configs,
     settings.FP8_SET: get_fp8_kernel_configs,
 }
 
@@ -68,7 +68,7 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
     Every key that begins with prog: the progression, in its order, with "all" in it (progall,
     prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
     as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90: progression,
-    tuning space and both of the sm90 family; backward: what the rules of all families of the
+    tuning space and both of the sm90 family; backward: what the heuristics of all families of the
     backward choose; decode: likewise of decode; fp8: likewise of a forward of 8 bits. None or
     empty: what the environment variable KERNELS says, and "all" where it is unset.
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from flashsmith.configs.features import Feature, flag, hashed, read_features, write_features
+from flashsmith.configs.features import (
+    Feature,
+    flag,
+    formerly,
+    hashed,
+    read_features,
+    write_features,
+)
 from flashsmith.problem import Problem
 
 # What the parts of a variant's name tell; they are joined by +. The name of none is "full".
 FEATURES: tuple[Feature, ...] = (
-    *(
-        flag(name, name)
-        for name in ("causal", "window", "softcap", "alibi", "bias", "sinks", "ragged", "padded")
-    ),
+    *(flag(name, name) for name in ("causal", "window", "softcap", "alibi", "bias", "sinks")),
+    flag("varlen", "varlen", former="ragged"),
+    flag("padded", "padded"),
     flag("dropout", "dropout"),
     flag("paged", "paged"),
     hashed("score", "score"),
@@ -20,6 +26,7 @@ FEATURES: tuple[Feature, ...] = (
 _NO_FEATURE = "full"
 
 
+@formerly(ragged="varlen")
 @dataclass(frozen=True, order=True)
 class Variant:
     """The semantics of a forward kernel; the default is plain full attention.
@@ -33,11 +40,11 @@ class Variant:
     alibi: scores lose slope * distance.
     bias: a tensor is added to the scores.
     sinks: each head has one more logit, which has no value.
-    ragged: sequences have lengths of their own, on the device.
+    varlen: sequences have lengths of their own, on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
     score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
     dropout: some weights are dropped, at random.
-    paged: keys and values lie in pages, which a table lists; sequences are ragged then.
+    paged: keys and values lie in pages, which a table lists; sequences are varlen then.
     """
 
     causal: bool = False
@@ -46,7 +53,7 @@ class Variant:
     alibi: bool = False
     bias: bool = False
     sinks: bool = False
-    ragged: bool = False
+    varlen: bool = False
     padded: bool = False
     score: int = 0
     dropout: bool = False
@@ -123,7 +130,7 @@ def _demangled(kind: str, value: int, with_types: bool) -> str:
 FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
-PAGED = Variant(ragged=True, paged=True)
+PAGED = Variant(varlen=True, paged=True)
 PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
 
 # A regular expression for every name.

@@ -21,7 +21,7 @@ _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
 # Sizes of k: a row that lacks them, or leaves them empty, has those of q.
 K_COLUMNS = ("heads_kv", "seq_len_k")
-_FLAGS = ("fp8_cache", "token_scales", "many_tiles", "in_boxes")  # of decode
+_FLAGS = ("fp8_cache", "per_token_scale", "many_tiles", "in_boxes")  # of decode
 _YES, _NO = "yes", "no"
 
 
@@ -54,7 +54,7 @@ class DecodeBucket(NamedTuple):
     def lengths(self) -> str:
         return self.words
 
-    def likewise(self) -> list[DecodeBucket]:
+    def in_order_of_similarity(self) -> list[DecodeBucket]:
         return [self]
 
 
@@ -95,10 +95,10 @@ class AnyWorkload(Protocol):
     def soaked_variants(self) -> tuple[Variant, ...]: ...
     @property
     def representative(self) -> Self: ...
-    def tuning_key(self, multiprocessors: int) -> TuningKey: ...
+    def tuning_key(self, num_sms: int) -> TuningKey: ...
     @property
     def measured_at(self) -> str: ...
-    def fills(self, multiprocessors: int) -> bool: ...
+    def fills(self, num_sms: int) -> bool: ...
     def tflops(self, milliseconds: float) -> float | None: ...
     def as_row(self) -> dict[str, str | int]: ...
     @classmethod
@@ -137,8 +137,8 @@ class DecodeWorkload:
     d_head: One of kernels.
     rows: Queries times the heads that share one of the cache.
     fp8_cache: Whether keys and values have 8 bits.
-    token_scales: Whether each row of these has a scale of its own.
-    many_tiles: Whether multiprocessors have several work tiles each, whatever the lengths are.
+    per_token_scale: Whether each row of these has a scale of its own.
+    many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
     in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
         rows or of entries, by strides that copies step by; and all rows of blocks may be read,
         which a window forbids.
@@ -155,7 +155,7 @@ class DecodeWorkload:
     d_head: int
     rows: int = 1
     fp8_cache: bool = False
-    token_scales: bool = False
+    per_token_scale: bool = False
     many_tiles: bool = False
     in_boxes: bool = False
 
@@ -179,12 +179,12 @@ class DecodeWorkload:
     def representative(self) -> Self:
         return self
 
-    def tuning_key(self, multiprocessors: int = 0) -> TuningKey:
+    def tuning_key(self, num_sms: int = 0) -> TuningKey:
         """Returns what shares this shares an entry of a tuned table; its rows are some that
         tables tell apart (``as_tuned``)."""
         kind = "16 bits"
         if self.fp8_cache:
-            kind = "fp8 with scales of tokens" if self.token_scales else "fp8"
+            kind = "fp8 with per-token scales" if self.per_token_scale else "fp8"
         bucket = DecodeBucket(self.rows, self.many_tiles, self.in_boxes)
         return TuningKey(self.dtype, self.d_head, kind, bucket)
 
@@ -193,7 +193,7 @@ class DecodeWorkload:
         """What times in a table are of, in words."""
         return "as the geometric mean over lengths"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Returns whether its grid fills a GPU: decode waits for memory, and meets no limit of
         power."""
         return False
@@ -252,10 +252,10 @@ class Workload:
         """dtype, d_head and mask: what rows of different lengths have in common."""
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
+    def tuning_key(self, num_sms: int) -> TuningKey:
         """Returns what shares this shares an entry of a tuned table, of a GPU of so many."""
         problem, variant = self.problem, self.variant.tuning_key()
-        bucket = problem.bucket(multiprocessors)
+        bucket = problem.bucket(num_sms)
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
@@ -268,9 +268,9 @@ class Workload:
         """What times in a table are of, in words."""
         return f"at {self.problem.sizes} (batch x heads x length)"
 
-    def fills(self, multiprocessors: int) -> bool:
+    def fills(self, num_sms: int) -> bool:
         """Returns whether its grid fills a GPU of so many, which then meets its limit of power."""
-        return self.problem.bucket(multiprocessors).fill == FILL_BUCKETS[-1]
+        return self.problem.bucket(num_sms).fill == FILL_BUCKETS[-1]
 
     @property
     def keys_per_query(self) -> int:
@@ -330,8 +330,8 @@ class BackwardWorkload(Workload):
     def __str__(self) -> str:
         return super().__str__() + (" deterministic" if self.deterministic else "")
 
-    def tuning_key(self, multiprocessors: int) -> TuningKey:
-        key = super().tuning_key(multiprocessors)
+    def tuning_key(self, num_sms: int) -> TuningKey:
+        key = super().tuning_key(num_sms)
         kind = f"{key.variant} deterministic" if self.deterministic else key.variant
         return key._replace(variant=kind)
 

@@ -132,8 +132,8 @@ def _flash_attn_backward(
 ) -> torch.Tensor:
     """Writes the gradients into dq, dk and dv.
 
-    ``out`` and ``softmax_lse`` may be those of several calls over parts of the keys, merged: dq is
-    then what the keys of this call contribute to the gradient. ``rng_state`` is the forward's.
+    ``out`` and ``softmax_lse`` may be those of several calls over parts of the keys, combined: dq
+    is then what the keys of this call contribute to the gradient. ``rng_state`` is the forward's.
 
     Returns:
         softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q), not rounded up.

@@ -151,7 +151,7 @@ def _sdpa_backward(
     scale: float | None = None,
 ) -> _Backward:
     """aten::_scaled_dot_product_flash_attention_backward, of ``_sdpa``. ``out`` and ``logsumexp``
-    may be merged from several calls, as context_parallel has them."""
+    may be combined from several calls, as context_parallel has them."""
     gradients = tuple(torch.empty_like(t) for t in (query, key, value))
     _differentiate(
         [t.transpose(1, 2) for t in (grad_out, query, key, value, out)],

@@ -225,13 +225,13 @@ def _can_be_said(
 ) -> bool:
     """Returns whether kernels have words for the mask; else its elements are added to the
     scores."""
-    ragged = mask.tokens is not None or mask.sequences is not None
+    varlen = mask.tokens is not None or mask.sequences is not None
     if mask.is_banded:
         lengths = (query.shape[2], key.shape[2])
         aligned = mask.offset + mask.q_length == mask.seen
         if lengths != (mask.q_length, mask.kv_length) or not aligned:
             return False
-    if not ragged:
+    if not varlen:
         return True
     if position_bias is not None or torch.compiler.is_compiling():
         return False

@@ -17,7 +17,7 @@ from flashsmith.ops.attention import attention
 from flashsmith.ops.decode import decode
 
 # Of requests whose pages are copied at a time: 256 MiB at 8 heads of 128 elements.
-_MOST_ROWS_TO_COPY = 1 << 16
+_MAX_ROWS_TO_COPY = 1 << 16
 
 
 class Keys(NamedTuple):
@@ -118,8 +118,8 @@ def divide(given: Any, few: int, copied: bool = True) -> Batch:
     ]
     decodes = _decodes(given, requests, few)
     parts: list[Decodes | Packed] = [decodes] if decodes else []
-    most_rows = _MOST_ROWS_TO_COPY if copied else None
-    for first, end in _groups(requests, decodes.n_requests if decodes else 0, few, most_rows):
+    max_rows = _MAX_ROWS_TO_COPY if copied else None
+    for first, end in _groups(requests, decodes.n_requests if decodes else 0, few, max_rows):
         if begins[end] > begins[first]:
             parts.append(_packed(given, begins, requests, first, end))
     return Batch(given.num_actual_tokens, tuple(parts))
@@ -149,12 +149,12 @@ def _decodes(given: Any, requests: list[_Request], few: int) -> Decodes | None:
 
 
 def _groups(
-    requests: list[_Request], first: int, few: int, most_rows: int | None
+    requests: list[_Request], first: int, few: int, max_rows: int | None
 ) -> Iterator[tuple[int, int]]:
     """(first, end) of requests that one call computes well.
 
     Those with few queries are together, which ``decode`` serves; those that are new, whose pages
-    are not read; and of others as many as have ``most_rows``, or all.
+    are not read; and of others as many as have ``max_rows``, or all.
     """
 
     def kind(request: _Request) -> tuple[bool, bool]:
@@ -165,7 +165,7 @@ def _groups(
         while end < len(requests) and kind(requests[end]) == kind_of_all:
             longest = max(longest, requests[end].n_keys)
             rows = (end + 1 - first) * longest
-            too_many = most_rows is not None and rows > most_rows
+            too_many = max_rows is not None and rows > max_rows
             if end > first and not any(kind_of_all) and too_many:
                 break
             end += 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from flashsmith import settings
 from flashsmith.errors import CacheError
-from flashsmith.jit.disk import NO_DESCRIPTORS, describe, descriptor_errors, full, most_locks
+from flashsmith.jit.disk import NO_DESCRIPTORS, describe, descriptor_errors, full, max_locks
 from flashsmith.jit.locks import FileLock
 
 Manifest = dict[str, Any]
@@ -244,10 +244,10 @@ class KernelCache:
         The caller may release some early.
         """
         claimed: Claims = {}
-        most = most_locks()
+        maximum = max_locks()
         try:
             for entry in entries:
-                if len(claimed) == most:
+                if len(claimed) == maximum:
                     break
                 lock = self._lock(entry)
                 with self.disk_errors():

@@ -59,7 +59,7 @@ def descriptor_errors() -> Iterator[None]:
         raise
 
 
-def most_locks() -> int:
+def max_locks() -> int:
     """Returns how many may be held at a time, so that open files are left for the build itself."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError):

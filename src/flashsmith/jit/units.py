@@ -170,19 +170,21 @@ def _gencode(config: KernelConfig, target: Target) -> list[str]:
         return [f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"]
     # One front-end run and one PTX for all architectures: the family uses nothing newer. Where it
     # does, one more for those that have it: only they compile what newer instructions are for.
-    groups: dict[str, list[str]] = {least: [] for least in (config.minimum_gpu, *config.newer_gpus)}
+    groups: dict[str, list[str]] = {
+        minimum: [] for minimum in (config.minimum_gpu, *config.newer_gpus)
+    }
     for arch in archs:
-        own = [least for least in config.newer_gpus if _is_as_new(arch, least)]
+        own = [minimum for minimum in config.newer_gpus if _is_as_new(arch, minimum)]
         groups[own[-1] if own else config.minimum_gpu].append(arch)
     return [
-        f"-gencode=arch=compute_{least[3:]},code=[{','.join(group)}]"
-        for least, group in groups.items()
+        f"-gencode=arch=compute_{minimum[3:]},code=[{','.join(group)}]"
+        for minimum, group in groups.items()
         if group
     ]
 
 
-def _is_as_new(arch: str, least: str) -> bool:
-    number, needed = (int(name[3:].rstrip("af")) for name in (arch, least))
+def _is_as_new(arch: str, minimum: str) -> bool:
+    number, needed = (int(name[3:].rstrip("af")) for name in (arch, minimum))
     return number >= needed
 
 

@@ -1,4 +1,4 @@
-"""The laboratory: all that measures, checks at length, tunes and explains kernels.
+"""The laboratory measures, checks at length, tunes and explains kernels.
 
-The command line alone imports it: no call of a user needs it.
+Only the command line imports it; no call of a user needs it.
 """

@@ -17,9 +17,9 @@ from flashsmith.mods.trace import MaskMod, Mods, trace
 _BLOCKS_AT_ONCE = 2**20
 _SCORES_AT_ONCE = 2**22
 
-_MOST_ROWS = 2**30  # of q or k, as kernels count them
-_MOST_BLOCKS = 2**31 - 1
-_NO_KEY = _MOST_ROWS  # beyond all
+_MAX_ROWS = 2**30  # of q or k, as kernels count them
+_MAX_BLOCKS = 2**31 - 1
+_NO_KEY = _MAX_ROWS  # beyond all
 _HIDDEN, _PARTIAL, _FULL = 0, 1, 2
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
@@ -212,18 +212,18 @@ def _check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if type(size) is not int:
             raise TypeError(f"{name} is {size!r}; expected an int")
-        if not 1 <= size <= _MOST_ROWS:
-            most = "at least 1" if size < 1 else f"at most {_MOST_ROWS}"
-            raise ValueError(f"{name} is {size}; expected {most}")
+        if not 1 <= size <= _MAX_ROWS:
+            maximum = "at least 1" if size < 1 else f"at most {_MAX_ROWS}"
+            raise ValueError(f"{name} is {size}; expected {maximum}")
 
 
 def _check_blocks(batch: int, heads: int, lengths: tuple[int, int], sizes: tuple[int, ...]) -> None:
     """Kernels look blocks up in a table of all of them, by 32-bit integers."""
     rows, columns = (-(-n // size) for n, size in zip(lengths, sizes, strict=True))
-    if (n_blocks := batch * heads * rows * (columns + 1)) > _MOST_BLOCKS:
+    if (n_blocks := batch * heads * rows * (columns + 1)) > _MAX_BLOCKS:
         raise ValueError(
             f"BLOCK_SIZE is {sizes}, which makes {n_blocks} blocks of (B, H, Q_LEN, KV_LEN) = "
-            f"{(batch, heads, *lengths)}; expected at most {_MOST_BLOCKS}: pass larger blocks, or "
+            f"{(batch, heads, *lengths)}; expected at most {_MAX_BLOCKS}: pass larger blocks, or "
             "None for B or H"
         )
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from flashsmith.mods.expression import ELEMENTS, MOST_BUFFERS, MOST_DIMENSIONS, Buffer
+from flashsmith.mods.expression import ELEMENTS, MAX_BUFFERS, MAX_DIMENSIONS, Buffer
 
-_MOST_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
+_MAX_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
 
 
 def describe(tensor: torch.Tensor) -> Buffer:
@@ -32,11 +32,11 @@ def describe(tensor: torch.Tensor) -> Buffer:
         raise ValueError(f"{words} has layout {tensor.layout}; expected torch.strided (dense)")
     if was_freed(tensor):
         raise ValueError(f"{words} has no memory: its storage has 0 bytes")
-    if tensor.dim() > MOST_DIMENSIONS:
-        raise ValueError(f"{words}; supported are at most {MOST_DIMENSIONS} dimensions")
+    if tensor.dim() > MAX_DIMENSIONS:
+        raise ValueError(f"{words}; supported are at most {MAX_DIMENSIONS} dimensions")
     if tensor.numel() == 0:
         raise ValueError(f"{words} has no elements")
-    if max(extent(tensor), *tensor.shape, 0) > _MOST_ELEMENTS:
+    if max(extent(tensor), *tensor.shape, 0) > _MAX_ELEMENTS:
         raise ValueError(f"{words} is too large: indices are 32-bit integers")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
@@ -71,14 +71,14 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def check_count(n: int) -> None:
-    if n > MOST_BUFFERS:
-        raise ValueError(f"this is captured tensor number {n}; at most {MOST_BUFFERS} can be read")
+    if n > MAX_BUFFERS:
+        raise ValueError(f"this is captured tensor number {n}; at most {MAX_BUFFERS} can be read")
 
 
 def arguments(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Sizes and strides, MOST_DIMENSIONS of each for each tensor: as ModBuffers has them."""
+    """Sizes and strides, MAX_DIMENSIONS of each for each tensor: as ModBuffers has them."""
     rows: list[int] = []
     for tensor in tensors:
-        missing = MOST_DIMENSIONS - tensor.dim()
+        missing = MAX_DIMENSIONS - tensor.dim()
         rows += [*tensor.shape, *[1] * missing, *tensor.stride(), *[0] * missing]
     return rows

@@ -24,8 +24,8 @@ ELEMENTS = {
     "int32": Kind.INT,
     "bool": Kind.BOOL,
 }
-MOST_BUFFERS = 8
-MOST_DIMENSIONS = 4
+MAX_BUFFERS = 8
+MAX_DIMENSIONS = 4
 
 HASH_DIGITS = 12
 
@@ -114,7 +114,7 @@ class Expression:
 
     def _check(self) -> None:
         """Raises ValueError: It is none that could have been traced, and no C++ can come of it."""
-        if len(self.buffers) > MOST_BUFFERS:
+        if len(self.buffers) > MAX_BUFFERS:
             raise ValueError(f"{len(self.buffers)} buffers")
         for place, node in enumerate(self.nodes):
             if not all(0 <= operand < place for operand in node.operands):
@@ -134,9 +134,9 @@ class Expression:
             return not kinds and node.kind is INPUTS[str(value)]
         if node.operation == "constant":
             ranges = {Kind.BOOL: (0, 1), Kind.INT: (INT_MIN, INT_MAX)}
-            least, most = ranges.get(node.kind, (-math.inf, math.inf))
+            minimum, maximum = ranges.get(node.kind, (-math.inf, math.inf))
             number = float(value or 0)
-            return not kinds and (number != number or least <= number <= most)
+            return not kinds and (number != number or minimum <= number <= maximum)
         if node.operation == "load":
             buffer = int(value or 0)
             if not 0 <= buffer < len(self.buffers):
@@ -226,6 +226,6 @@ def _read(line: str) -> Node:
 def _buffer(text: str) -> Buffer:
     element, _, dimensions = text.rstrip("]").partition("[")
     ELEMENTS[element]
-    if not 0 <= int(dimensions) <= MOST_DIMENSIONS:
+    if not 0 <= int(dimensions) <= MAX_DIMENSIONS:
         raise ValueError(f"{dimensions} dimensions")
     return Buffer(element, int(dimensions))

@@ -65,14 +65,14 @@ class Gradients(NamedTuple):
     bias: torch.Tensor | None = None
 
 
-class Wanted(NamedTuple):
+class GradientMask(NamedTuple):
     """Which gradients are wanted beside those of q, k and v."""
 
     sinks: bool = False
     bias: bool = False
 
 
-NOTHING_ELSE = Wanted()
+NOTHING_ELSE = GradientMask()
 
 
 def backward(
@@ -97,11 +97,11 @@ def backward(
     tensors on the emulator. Kernels that no library holds are built first.
 
     Args:
-        cfg: The backward's configuration; None: the rule's.
+        cfg: The backward's configuration; None: the heuristic's.
         do: (batch, seq_len_q, n_heads, d_v), the gradient by o, of q's dtype and device. It is
             copied if it is laid out as kernels do not take it.
         q, k, v, causal, softmax_scale: As ``attention`` had them.
-        o: What it returned, or the merged result of several calls over parts of the keys.
+        o: What it returned, or the combined result of several calls over parts of the keys.
         lse: (batch, n_heads, seq_len_q), float32, contiguous, likewise.
         dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
         deterministic: The same bits at every run, where ``cfg`` is None.
@@ -124,7 +124,7 @@ def backward(
         given["dlse"] = dlse
     if not are_memory(*flat(given)):
         refuse_all_but_memory(**given)
-    wanted = Wanted(spec.sinks is not None, spec.bias is not None)
+    wanted = GradientMask(spec.sinks is not None, spec.bias is not None)
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     gradients, milliseconds = run_backward(
         tensors, spec, wanted, config=cfg, deterministic=deterministic, timed=benchmark
@@ -135,7 +135,7 @@ def backward(
 def run_backward(
     tensors: GradientTensors,
     spec: AttentionSpec,
-    wanted: Wanted = NOTHING_ELSE,
+    wanted: GradientMask = NOTHING_ELSE,
     *,
     config: BackwardKernelConfig | None = None,
     deterministic: bool = False,
@@ -195,7 +195,7 @@ def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
 
 
 def backward_of_saved(
-    tensors: GradientTensors, spec: AttentionSpec, wanted: Wanted, deterministic: bool
+    tensors: GradientTensors, spec: AttentionSpec, wanted: GradientMask, deterministic: bool
 ) -> Gradients:
     """``run_backward`` of what autograd saved, which its hooks may give back with other strides."""
     try:
@@ -295,7 +295,7 @@ def _call(
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
     """The tensors, with copies of what the chosen kernels do not read as it lies."""
     read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
-    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_ragged, *read)
+    q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_varlen, *read)
     return tensors._replace(q=q, k=k, v=v, o=o, do=do)
 
 
@@ -347,7 +347,7 @@ def _kernel_for(
     return find_first(find_backward, KernelId(config, variant), device)
 
 
-def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> GradientTensors:
+def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask) -> GradientTensors:
     """With do as kernels take it, and new tensors where none are given to write to. Kernels write
     all of these; beside tensors of the caller's, of which they do not, they are zeros."""
     q, k = given.q, given.k
@@ -362,10 +362,10 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: Wanted) -> Gr
         dq = torch.empty_like(q, memory_format=torch.contiguous_format)
         dk = torch.empty_like(k, memory_format=torch.contiguous_format)
         dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
-        if spec.is_ragged and _has_no_sequence(spec):
+        if spec.is_varlen and _has_no_sequence(spec):
             torch._foreach_zero_([dq, dk, dv])  # in one launch
     else:
-        make = torch.zeros_like if spec.is_ragged else torch.empty_like
+        make = torch.zeros_like if spec.is_varlen else torch.empty_like
         dq, dk, dv = (
             make(t, memory_format=torch.contiguous_format) if into is None else into
             for t, into in zip(given[:3], (dq, dk, dv), strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting
+from flashsmith.runtime import CallArgs, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.decoding import AS_EVEN_AS_CAN_BE
 from flashsmith.runtime.plan import NOTHING
 from flashsmith.runtime.workspace import FRESH, Scratch
@@ -41,13 +41,13 @@ class BoundDecode:
 
         Args:
             tensors: ``DecodeTensors``.
-            extras: ``Extras``.
+            extras: ``CallArgs``.
             append: ``AppendArguments`` and ``NO_SOFTMAX``, where calls append.
         """
         workspace, counters = self._scratch()
         if self.call(FRESH, *append, *tensors, counters, workspace, softmax_scale, *extras):
             return
-        plan = self._kernel.plan(DecodeTensors(*tensors), how=self._how, extras=Extras(*extras))
+        plan = self._kernel.plan(DecodeTensors(*tensors), how=self._how, extras=CallArgs(*extras))
         self._scratch = scratch = self._scratch.that_also_serves(plan)
         workspace, counters = scratch()
         made = self.call(FRESH, *append, *tensors, counters, workspace, softmax_scale, *extras)

@@ -56,7 +56,7 @@ def decode(
     emulator. A kernel that no library holds is built first.
 
     Args:
-        cfg: The kernel's configuration; None: the rule's.
+        cfg: The kernel's configuration; None: the heuristic's.
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; any number of queries, but the
             keys are read once for every 64 rows of queries and heads that share them.
         k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),
@@ -94,7 +94,7 @@ def decode(
             of anything else, that a function captures is read on the device. See
             docs/score-mod.md for what a function may do.
         splits: In how many parts the keys of each request are visited, 1 to 1024; 0: as keeps all
-            multiprocessors busy.
+            SMs busy.
         out: Where to write the result; None: a new contiguous tensor.
         return_lse: Also return the natural logarithm of the sum of each row's exponentials,
             (batch, n_heads, seq_len_q), float32.

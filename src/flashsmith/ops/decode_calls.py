@@ -13,7 +13,7 @@ from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.configs.decode import has_many_tiles
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.checks import (
     FP8,
@@ -36,7 +36,7 @@ from flashsmith.ops.lengths import asked_to_look, is_of_tokens
 from flashsmith.ops.results import new_lse, new_o
 from flashsmith.ops.spec import AttentionSpec, checked_cap, checked_window
 from flashsmith.problem import size_class
-from flashsmith.runtime import DecodeKernel, Extras, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeKernel, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.runtime.workspace import Scratch
@@ -174,7 +174,7 @@ def _run_as_forward(asked: DecodeOptions, call: DecodeCall) -> _Result | None:
         return None
     if asked.config is not None or asked.splits != 0 or call.functions.score != 0:
         return None
-    variant = replace(_extras(asked, call).variant, ragged=True)
+    variant = replace(_extras(asked, call).variant, varlen=True)
     if not is_for_forward(call.q, call.cache, variant, call.out):
         return None
     call = _checked(call, asked)
@@ -197,7 +197,7 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
     return call._replace(cache=call.cache.checked(call.q, call.new, asked.window_left))
 
 
-def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
+def _key(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> Hashable:
     """Returns what calls of one choice have in common: the configuration (by its id), what is
     computed, dtypes and device, sizes of heads and rows, the size class of the batch, and
     whether bulk copies bring what the cache holds."""
@@ -211,7 +211,7 @@ def _key(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> Hashable:
     )  # fmt: skip
 
 
-def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: Extras) -> _Choice:
+def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> _Choice:
     """The kernel for all calls like this one, found or built when the first one comes."""
     call = _checked(call, asked)
     checked_splits(asked.splits)
@@ -265,11 +265,11 @@ def _scale(asked: DecodeOptions, call: DecodeCall) -> float:
     return call.q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
 
 
-def _extras(asked: DecodeOptions, call: DecodeCall) -> Extras:
+def _extras(asked: DecodeOptions, call: DecodeCall) -> CallArgs:
     """Returns what kernels are told of a call beside its own tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     functions = call.functions
-    return Extras(
+    return CallArgs(
         call.alibi_slopes, sinks=call.sinks, seqused_k=call.cache.seqlens,
         mod_tensors=functions.mod_tensors, softcap=checked_cap(asked.softcap),
         window_left=left, window_right=right, score=functions.score,
@@ -309,7 +309,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
     call.check()
     # Whether there are lengths is seen at every call.
     is_padded = {d_head, d_v} != {config.d_head}
-    variant = replace(extras.variant, ragged=False, padded=is_padded)
+    variant = replace(extras.variant, varlen=False, padded=is_padded)
     if not config.serves_variant(variant):
         raise ValueError(
             f"cfg is {config}, which has no kernels for {variant.name}; pass None, or a "
@@ -321,14 +321,14 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
 
 
 def _choose(
-    asked: DecodeOptions, call: DecodeCall, extras: Extras, d_head: int
+    asked: DecodeOptions, call: DecodeCall, extras: CallArgs, d_head: int
 ) -> Choice[DecodeWorkload, DecodeKernelConfig]:
     """The configuration, and where it comes from. With ``splits`` it must not depend on the other
     requests, so not on how many."""
     q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(cache.k.shape[2], 1)
-    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
+    num_sms = None if gpu is None else count_sms(gpu)
     batch = size_class(q.shape[0])
     is_fp8, scales = cache.k.dtype == FP8, (cache.k_scale, cache.v_scale)
     workload = DecodeWorkload(
@@ -336,8 +336,8 @@ def _choose(
         d_head,
         rows=q.shape[1] * (q.shape[2] // heads_kv),
         fp8_cache=is_fp8,
-        token_scales=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
-        many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, multiprocessors),
+        per_token_scale=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
+        many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, num_sms),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
     return choose_for(DECODE, workload, gpu, capability)

@@ -12,8 +12,8 @@ from flashsmith.ops.checks import FP8, check_rank, check_tensors
 from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.lengths import is_of_tokens
 
-_MOST_ROWS = 2**30  # of a request
-_MOST_SPLITS = 1024
+_MAX_ROWS = 2**30  # of a request
+_MAX_SPLITS = 1024
 _CHUNK_BYTES = 16  # strides of rows are multiples of it
 _CACHE_DIMS = ("entries", "rows", "n_heads_kv")
 _DIMS = {  # of tensors of rows; those of one name are of one size
@@ -125,7 +125,7 @@ def _check_heads_and_rows(q: torch.Tensor, cache: KVCache) -> None:
             f"q has {n_heads} heads and k_cache has {n_heads_kv}; the heads of q must be a "
             "multiple of those of k_cache"
         )
-    if cache.rows >= _MOST_ROWS:
+    if cache.rows >= _MAX_ROWS:
         raise ValueError(
             f"k_cache has shape {tuple(cache.k.shape)}; a request may have at most 2^30 rows"
         )
@@ -218,21 +218,21 @@ def _check_rotary(others: _Tensors, cache: KVCache) -> None:
     if len(given) == 1:
         other = "rotary_sin" if given == ["rotary_cos"] else "rotary_cos"
         raise ValueError(f"{given[0]} was passed without {other}; they go together")
-    most, cos = cache.k.shape[-1] // 2, others["rotary_cos"]
+    maximum, cos = cache.k.shape[-1] // 2, others["rotary_cos"]
     for name in given:
         t = others[name]
-        if not all(_are_angles(t, cos, cache.rows, most)):
+        if not all(_are_angles(t, cos, cache.rows, maximum)):
             raise ValueError(
                 f"{name} has shape {_shape(t)}; it must be contiguous and of shape (rows, "
                 f"rotary_dim / 2), of at least {cache.rows} rows and of multiples of "
-                f"{_ROTARY_CHUNK} up to {most}, like rotary_cos"
+                f"{_ROTARY_CHUNK} up to {maximum}, like rotary_cos"
             )
 
 
-def _are_angles(t: torch.Tensor, cos: torch.Tensor, rows: int, most: int) -> Iterator[bool]:
+def _are_angles(t: torch.Tensor, cos: torch.Tensor, rows: int, maximum: int) -> Iterator[bool]:
     yield t.ndim == 2 and t.shape == cos.shape and t.is_contiguous()
     yield t.shape[0] >= max(rows, 1)
-    yield 0 < t.shape[-1] <= most and t.shape[-1] % _ROTARY_CHUNK == 0
+    yield 0 < t.shape[-1] <= maximum and t.shape[-1] % _ROTARY_CHUNK == 0
 
 
 def _shape(t: torch.Tensor) -> str:
@@ -253,6 +253,6 @@ def check_rows(q: torch.Tensor, cache: KVCache) -> None:
 
 
 def checked_splits(splits: Any) -> int:
-    if type(splits) is not int or not 0 <= splits <= _MOST_SPLITS:
-        raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MOST_SPLITS}")
+    if type(splits) is not int or not 0 <= splits <= _MAX_SPLITS:
+        raise ValueError(f"splits is {splits!r}; expected an int from 0 to {_MAX_SPLITS}")
     return splits

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flashsmith.configs import AttentionKernelConfig
-from flashsmith.ops.backward import Gradients, Wanted, backward_of_saved
+from flashsmith.ops.backward import GradientMask, Gradients, backward_of_saved
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.spec import AttentionSpec, taken_apart
@@ -67,7 +67,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, o, lse, *saved = ctx.saved_tensors
         spec = ctx.spec.with_tensors(saved)
         tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
-        wanted = Wanted(*ctx.needs_input_grad[3:5])
+        wanted = GradientMask(*ctx.needs_input_grad[3:5])
         if not torch.is_grad_enabled():
             return (*backward_of_saved(tensors, spec, wanted, ctx.deterministic), None)
         with torch.no_grad():  # create_graph

@@ -108,7 +108,7 @@ def _is_for_decode(q: torch.Tensor, cache: KVCache, longest_q: int | None, causa
     if rows <= MIN_FORWARD_ROWS or q.is_cpu or not in_place:
         return True
     sizes = _sizes(q, cache, longest_q)
-    return not _is_forward_faster(*sizes, Variant(causal=causal, ragged=True), q.device)
+    return not _is_forward_faster(*sizes, Variant(causal=causal, varlen=True), q.device)
 
 
 def _is_read_in_place(
@@ -130,7 +130,7 @@ def _is_read_in_place(
     sizes = _sizes(q, cache, longest)
     chosen = chosen_over_cache(*sizes, replace(PAGED, causal=causal), q.device)
     together = gcd(cache.k.shape[1], chosen.B_c)
-    limit = max(rows for fewest, rows in _MAX_ROWS_IN_PLACE.items() if fewest <= together)
+    limit = max(rows for minimum, rows in _MAX_ROWS_IN_PLACE.items() if minimum <= together)
     return longest * _sharing_heads(q, cache) <= limit
 
 

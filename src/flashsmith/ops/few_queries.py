@@ -11,8 +11,8 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
 from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.first_use import find_first
-from flashsmith.runtime import DecodeKernel, DecodeTensors, Extras, Splitting, find_decode
-from flashsmith.runtime.extras import FULL_EXTRAS, NO_SCALES, Scales
+from flashsmith.runtime import CallArgs, DecodeKernel, DecodeTensors, Splitting, find_decode
+from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES, Scales
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
 
@@ -53,7 +53,7 @@ class FewQueries:
         *,
         lse: Any = None,
         block_table: Any = None,
-        extras: Extras = FULL_EXTRAS,
+        extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
         return self.kernel.plan(DecodeTensors(q, k, v, o, lse), how=_HOW, extras=extras)
 
@@ -70,7 +70,7 @@ class FewQueries:
         workspace: torch.Tensor | None = None,
         scales: Scales = NO_SCALES,
         block_table: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         tensors, told = DecodeTensors(q, k, v, o, lse), self.kernel.extras_or(extras)
         counters = counters_for(self.plan(q, k, v, o, lse=lse, extras=told), q.device)

@@ -13,7 +13,7 @@ from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.jit import Progress, Target
 from flashsmith.ops.checks import FP8, check_tensors
 from flashsmith.ops.gate import refuse_unknown
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.progress import announce_build
 from flashsmith.selection.select import advice_under_autocast, why_chosen
@@ -57,7 +57,7 @@ def check_before_building(
 
 
 def check_extras_before_building(
-    extras: Extras, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor | None = None
+    extras: CallArgs, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor | None = None
 ) -> None:
     """Refuses dtypes, devices and shapes of a call's other tensors, as the library does at every
     call: whoever passed a wrong one should not wait for a kernel first.
@@ -111,7 +111,7 @@ def check_extras_before_building(
                 f"{name} has shape ({', '.join(map(str, t.shape))}); it must be contiguous and of "
                 f"shape {words}{repeated}"
             )
-    if extras.bias is not None and extras.is_ragged:
+    if extras.bias is not None and extras.is_varlen:
         raise ValueError(
             "bias was passed with cu_seqlens or seqused; it is supported for sequences of equal "
             "lengths alone"
@@ -171,7 +171,7 @@ def find_first(
     device: torch.device,
 ) -> Found:
     """Returns the kernel, which ``find`` finds or builds. The build is announced, and the log says
-    why the kernel serves: a table, a rule, or the caller named it."""
+    why the kernel serves: a table, a heuristic, or the caller named it."""
     target = target_of(device)
     with announce_build(instance) as progress:
         kernel = find(instance, target, progress)

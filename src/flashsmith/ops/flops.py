@@ -66,13 +66,13 @@ def _products(given: dict[str, Any], elements: int) -> int:
 
 def _lengths(given: dict[str, Any], side: str) -> Sequence[int]:
     """The rows of each sequence, as far as they are known: else the most that it may have."""
-    t, places = given[side], given[f"cu_seqlens_{side}"]
-    if places is None:
+    t, offsets = given[side], given[f"cu_seqlens_{side}"]
+    if offsets is None:
         lengths: Sequence[int] = [t.shape[1]] * t.shape[0]
     else:
-        most = given[f"max_seqlen_{side}"]
-        most = t.shape[0] if most is None else most
-        lengths = _numbers(places, places.shape[0] - 1, most, lambda known: known.diff())
+        maximum = given[f"max_seqlen_{side}"]
+        maximum = t.shape[0] if maximum is None else maximum
+        lengths = _numbers(offsets, offsets.shape[0] - 1, maximum, lambda known: known.diff())
     used = given[f"seqused_{side}"]
     return lengths if used is None else _numbers(used, len(lengths), max(lengths, default=0))
 

@@ -16,7 +16,7 @@ FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
 
 
 class Functions(NamedTuple):
-    """What the caller's score_mod and mask_mod compute, as ``Extras`` has it."""
+    """What the caller's score_mod and mask_mod compute, as ``CallArgs`` has it."""
 
     mod_tensors: list[torch.Tensor] | None = None
     score: int = 0

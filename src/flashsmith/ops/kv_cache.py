@@ -13,7 +13,7 @@ from flashsmith.ops.lengths import check_fp8_scales, is_of_tokens, may_look_at
 from flashsmith.runtime import AppendArguments
 
 _CHUNK_BYTES = 16  # that kernels copy at a time
-_MOST_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
+_MAX_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
 
 
 class KVCache(NamedTuple):
@@ -137,9 +137,9 @@ class KVCache(NamedTuple):
 
     def check_length(self, n_new: int) -> None:
         """Raises ValueError for a length of all requests that none can have."""
-        n, most = self.seqlens, self.rows - n_new
-        if type(n) is int and not 0 <= n <= most:
-            raise ValueError(f"cache_seqlens is {n}; expected 0 to {most}, {_room(n_new)}")
+        n, maximum = self.seqlens, self.rows - n_new
+        if type(n) is int and not 0 <= n <= maximum:
+            raise ValueError(f"cache_seqlens is {n}; expected 0 to {maximum}, {_room(n_new)}")
 
     def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
         """Raises ValueError for numbers that kernels cut off, or take for none; and for new rows of
@@ -246,7 +246,7 @@ class KVAppend(NamedTuple):
 def has_counted_rows(t: torch.Tensor) -> bool:
     """Returns whether an entry, or a page, begins a whole number of rows behind the one before,
     so that bulk copies reach all rows by their number."""
-    if t.is_contiguous() and t.numel() <= _MOST_ROWS:  # as most are, which is faster to ask
+    if t.is_contiguous() and t.numel() <= _MAX_ROWS:  # as most are, which is faster to ask
         return True
     entries, n_rows, n_heads, d_head = t.shape
     of_entry, of_row, of_head, _ = t.stride()
@@ -254,7 +254,7 @@ def has_counted_rows(t: torch.Tensor) -> bool:
     if of_row <= 0 or (n_heads > 1 and of_head <= 0):
         return False
     return entries == 1 or (
-        of_entry > 0 and of_entry % of_row == 0 and entries * (of_entry // of_row) <= _MOST_ROWS
+        of_entry > 0 and of_entry % of_row == 0 and entries * (of_entry // of_row) <= _MAX_ROWS
     )
 
 
@@ -307,12 +307,12 @@ def _room(n_new: int) -> str:
     return f"the rows of a request{f' but {n_new} for k_new' if n_new else ''}"
 
 
-def _numbers(name: str, t: torch.Tensor | None, most: int, what: str) -> list[int]:
+def _numbers(name: str, t: torch.Tensor | None, maximum: int, what: str) -> list[int]:
     """Returns what a tensor says; nothing of None."""
     if t is None:
         return []
     values: list[int] = t.tolist()
     for value in values:
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} has {value}; expected 0 to {most}, {what}")
+        if not 0 <= value <= maximum:
+            raise ValueError(f"{name} has {value}; expected 0 to {maximum}, {what}")
     return values

@@ -295,8 +295,8 @@ def _are_read(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> list[bo
     o = tensors.o
     if spec.block_table is not None:
         return [True] * len(tensors)
-    ragged = spec.extras.is_ragged or choice.config.operation == "decode"
-    are_read = [t is None or takes(choice.config, t, ragged) for t in tensors]
+    varlen = spec.extras.is_varlen or choice.config.operation == "decode"
+    are_read = [t is None or takes(choice.config, t, varlen) for t in tensors]
     if o is not None and 0 in o.stride():
         are_read[-1] = True
     return are_read
@@ -332,7 +332,7 @@ def _choice_for(
     variant = _variant(chosen, spec)
     if {q.shape[-1], d_v} != {chosen.d_head}:
         variant = replace(variant, padded=True)
-    if config is None and variant.ragged == spec.variant.ragged:
+    if config is None and variant.varlen == spec.variant.varlen:
         chosen = at_hand(chosen, variant, q.device)
     kernel: Kernel | FewQueries
     if isinstance(chosen, DecodeKernelConfig):
@@ -349,7 +349,7 @@ def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
     variant = spec.variant
     if not isinstance(chosen, DecodeKernelConfig):
         return variant
-    variant = replace(variant, ragged=False)  # lengths are arguments of every call
+    variant = replace(variant, varlen=False)  # lengths are arguments of every call
     if spec.is_cache and chosen.serves_variant(variant) and not chosen.fp8_cache:
         return variant
     raise ValueError(

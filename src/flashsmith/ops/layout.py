@@ -10,11 +10,11 @@ _DENSE = 4  # dimensions of rows that are not packed
 _ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
 
 
-def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
+def takes(config: KernelConfig, t: torch.Tensor, varlen: bool) -> bool:
     """Returns whether kernels of ``config`` take the strides of (batch, seq_len, heads, d), or of
     packed rows without a batch, for granted.
 
-    ragged: Sequences have lengths of their own.
+    varlen: Sequences have lengths of their own.
     """
     if not config.reads_by_maps:
         return True
@@ -22,7 +22,7 @@ def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
         n > 1 and by == 0 for n, by in zip(t.shape, t.stride(), strict=True)
     ):
         return False
-    if not ragged or t.ndim < _DENSE:
+    if not varlen or t.ndim < _DENSE:
         return True
     batch, n_rows, *_ = t.shape
     of_batch, of_row, *_ = t.stride()
@@ -30,11 +30,11 @@ def takes(config: KernelConfig, t: torch.Tensor, ragged: bool) -> bool:
 
 
 def laid_out(
-    config: KernelConfig, ragged: bool, *tensors: torch.Tensor
+    config: KernelConfig, varlen: bool, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Returns the tensors; copies of those that kernels of ``config`` do not take, and others
     do."""
-    return tuple(t if takes(config, t, ragged) else t.contiguous() for t in tensors)
+    return tuple(t if takes(config, t, varlen) else t.contiguous() for t in tensors)
 
 
 def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:

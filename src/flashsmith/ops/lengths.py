@@ -23,44 +23,44 @@ def check_lengths(
     side: str,
     batch: int,
     rows: int,
-    places: torch.Tensor | None,
+    offsets: torch.Tensor | None,
     used: torch.Tensor | None,
-    most: int | None,
+    maximum: int | None,
 ) -> None:
     """Raises ValueError for lengths of sequences that kernels cut off.
 
     Args:
         side: "q" or "k".
         batch, rows: Of the side's tensor; packed rows have no batch.
-        places, used, most: cu_seqlens, seqused and max_seqlen of the side.
+        offsets, used, maximum: cu_seqlens, seqused and max_seqlen of the side.
     """
     lengths: list[int] | None  # None: they are not to be looked at
-    if places is None:
+    if offsets is None:
         lengths = [rows] * batch
     else:
-        lengths = _lengths_between(f"cu_seqlens_{side}", places, side, rows)
+        lengths = _lengths_between(f"cu_seqlens_{side}", offsets, side, rows)
     if used is not None:
         lengths = _lengths_used(f"seqused_{side}", used, side, lengths)
-    _check_none_longer(side, most, lengths)
+    _check_none_longer(side, maximum, lengths)
 
 
-def are_for_the_device_alone(places: torch.Tensor | None, used: torch.Tensor | None) -> bool:
+def are_for_the_device_alone(offsets: torch.Tensor | None, used: torch.Tensor | None) -> bool:
     """Returns whether lengths of a side were given, and may not be looked at, so that nothing is
     known of its sequences."""
-    given = used if places is None else places
+    given = used if offsets is None else offsets
     return given is not None and not may_look_at(given)
 
 
-def _check_none_longer(side: str, most: int | None, lengths: list[int] | None) -> None:
+def _check_none_longer(side: str, maximum: int | None, lengths: list[int] | None) -> None:
     """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
-    if most is None or lengths is None:
+    if maximum is None or lengths is None:
         return
-    if (longest := max(lengths, default=0)) > most:
-        raise ValueError(f"max_seqlen_{side} is {most}, but a sequence has {longest} rows")
+    if (longest := max(lengths, default=0)) > maximum:
+        raise ValueError(f"max_seqlen_{side} is {maximum}, but a sequence has {longest} rows")
 
 
 def may_look_at(t: torch.Tensor) -> bool:
-    """Returns whether what lengths and places say may be looked at; while a graph is traced
+    """Returns whether what lengths and offsets say may be looked at; while a graph is traced
     nothing is."""
     if is_compiling():
         return False
@@ -100,15 +100,19 @@ def _is_vector(t: torch.Tensor) -> bool:
     return t.dtype == torch.int32 and t.ndim == 1
 
 
-def _lengths_between(name: str, places: torch.Tensor, side: str, rows: int) -> list[int] | None:
-    if not _is_vector(places) or not may_look_at(places):
+def _lengths_between(name: str, offsets: torch.Tensor, side: str, rows: int) -> list[int] | None:
+    if not _is_vector(offsets) or not may_look_at(offsets):
         return None
-    values = places.tolist()
+    values = offsets.tolist()
     if not values or values[0] < 0 or values[-1] > rows:
-        raise ValueError(f"{name} is {values}; expected places from 0 to the {rows} rows of {side}")
-    for before, after in pairwise(values):
+        raise ValueError(
+            f"{name} is {values}; expected offsets from 0 to the {rows} rows of {side}"
+        )
+    for i, (before, after) in enumerate(pairwise(values), 1):
         if after < before:
-            raise ValueError(f"{name} falls from {before} to {after}; places must not fall")
+            raise ValueError(
+                f"{name} must be non-decreasing, but {name}[{i}] = {after} follows {before}"
+            )
     return [after - before for before, after in pairwise(values)]
 
 
@@ -118,7 +122,9 @@ def _lengths_used(
     if lengths is None or not _is_vector(used) or not may_look_at(used):
         return None
     values = used.tolist()
-    for value, most in zip(values, lengths, strict=False):
-        if not 0 <= value <= most:
-            raise ValueError(f"{name} has {value}; expected 0 to {most}, the rows of {side} there")
+    for value, maximum in zip(values, lengths, strict=False):
+        if not 0 <= value <= maximum:
+            raise ValueError(
+                f"{name} has {value}; expected 0 to {maximum}, the rows of {side} there"
+            )
     return values

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 
 
 def attend_no_keys(
@@ -14,7 +14,7 @@ def attend_no_keys(
     k: torch.Tensor,
     v: torch.Tensor,
     o: torch.Tensor | None,
-    extras: Extras,
+    extras: CallArgs,
     o_dtype: torch.dtype,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -44,7 +44,7 @@ def attend_no_keys(
     return o, lse
 
 
-def _used_rows(extras: Extras, q: torch.Tensor) -> torch.Tensor:
+def _used_rows(extras: CallArgs, q: torch.Tensor) -> torch.Tensor:
     """Returns whether each row of q belongs to a sequence: (batch or 1, 1, rows), or (1, total)."""
     offsets, used = extras.cu_seqlens_q, extras.seqused_q
     n_rows = q.shape[-3]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
-from flashsmith.ops.backward import Wanted, backward_of_saved
+from flashsmith.ops.backward import GradientMask, backward_of_saved
 from flashsmith.ops.checks import (
     FP8,
     needs_gradient,
@@ -257,7 +257,7 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     given = _given(arguments)  # whose configuration is the forward's
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
-    wanted = Wanted(wants_sinks, wants_bias)
+    wanted = GradientMask(wants_sinks, wants_bias)
     gradients = backward_of_saved(tensors, given.spec, wanted, given.deterministic)
     return tuple(q.new_empty(0) if each is None else each for each in gradients)
 

@@ -21,7 +21,7 @@ from flashsmith.ops.lengths import (
     check_longest,
 )
 from flashsmith.reference.dropout import check_dropout
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 
 _ALL = -1  # of a window's sides: every key
 NO_WINDOW = (_ALL, _ALL)
@@ -62,7 +62,7 @@ class AttentionSpec(NamedTuple):
     v_scale: torch.Tensor | None = None
 
     @property
-    def is_ragged(self) -> bool:
+    def is_varlen(self) -> bool:
         """Whether sequences have lengths of their own."""
         return not (
             self.cu_seqlens_q is self.cu_seqlens_k is self.seqused_q is self.seqused_k is None
@@ -206,7 +206,7 @@ class ResolvedSpec(NamedTuple):
     """
 
     key: Hashable
-    extras: Extras
+    extras: CallArgs
     lengths: tuple[int, int, int] | None = None
     is_cache: bool = True
     scales: Scales = NO_SCALES
@@ -243,7 +243,7 @@ def ready(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> AttentionSpe
 
 def _look(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
     """Raises TypeError, ValueError for lengths and scales; looks at those that the host may see."""
-    if spec.is_ragged or not spec.max_seqlen_q is spec.max_seqlen_k is None:
+    if spec.is_varlen or not spec.max_seqlen_q is spec.max_seqlen_k is None:
         _check_lengths(spec, q, k)
     scales = {name: t for name in _SCALES if (t := getattr(spec, name)) is not None}
     if scales:
@@ -270,7 +270,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     if not type(causal) is type(top_left) is bool:
         check_flags(causal=causal, top_left=top_left)
     _look(spec, q, k)
-    is_ragged = not cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
+    is_varlen = not cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
     rows_q, rows_k = q.shape[-3], _rows_of_keys(block_table, k)
     max_q = rows_q if max_seqlen_q is None or max_seqlen_q > rows_q else max_seqlen_q
     max_k = rows_k if max_seqlen_k is None or max_seqlen_k > rows_k else max_seqlen_k
@@ -281,12 +281,12 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     if rng_state is not None or type(dropout_p) is not float or dropout_p != 0:
         dropout_p, rng_state = _dropout(spec)
     softcap = checked_cap(softcap)
-    extras = Extras(
+    extras = CallArgs(
         alibi_slopes, None if bias is None else _repeated_along_keys(bias, rows_k),
         None if sinks is None else in_float32(sinks),
         cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, key_ranges, rng_state,
         None if mod_tensors is None else list(mod_tensors),
-        softcap, left, right, top_left, max_q if is_ragged else -1, score, rows_per_range,
+        softcap, left, right, top_left, max_q if is_varlen else -1, score, rows_per_range,
         dropout_p,
     )  # fmt: skip
     scales = NO_SCALES
@@ -300,9 +300,9 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     )
     key = (
         left >= 0, right >= 0, softcap > 0, alibi_slopes is None, bias is None, sinks is None,
-        rng_state is None, is_ragged, score, is_cache, block_table is None,
+        rng_state is None, is_varlen, score, is_cache, block_table is None,
     )  # fmt: skip
-    lengths = (_sequences(spec, q), max_q, max_k) if is_ragged else None
+    lengths = (_sequences(spec, q), max_q, max_k) if is_varlen else None
     return ResolvedSpec(key, extras, lengths, is_cache, scales, block_table)
 
 

@@ -1,5 +1,6 @@
 """The truth that kernels are checked against, and how a result is compared with it."""
 
+from flashsmith.configs.features import warn_of_former_name
 from flashsmith.reference.attention import (
     attention_with_rounded_weights,
     lse_tolerance,
@@ -10,7 +11,7 @@ from flashsmith.reference.attention import (
 from flashsmith.reference.compare import Comparison, compare, compare_lse
 from flashsmith.reference.dropout import check_dropout, dropout_mask, dropout_scale
 from flashsmith.reference.gradients import (
-    Gradients,
+    ReferenceGradients,
     gradient_allowance,
     gradients_with_rounded_weights,
     reference_gradients,
@@ -22,8 +23,8 @@ from flashsmith.reference.semantics import Semantics
 __all__ = [
     "TANH_APPROX_ERROR",
     "Comparison",
-    "Gradients",
     "Packing",
+    "ReferenceGradients",
     "Semantics",
     "attention_with_rounded_weights",
     "check_dropout",
@@ -43,3 +44,13 @@ __all__ = [
     "score_error",
     "score_range",
 ]
+
+
+_FORMER = {"Gradients": "ReferenceGradients"}
+
+
+def __getattr__(name: str) -> object:
+    if (today := _FORMER.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_of_former_name(name, today)
+    return globals()[today]

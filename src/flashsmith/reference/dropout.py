@@ -14,7 +14,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # of Philox 4x32
 _MULTIPLIER = 0xD256D193  # of Philox 2x32
 _HEAD_ROUNDS, _CELL_ROUNDS = 10, 7
-_NUMBERS, _MOST = 1 << 15, 0x7F80  # what a weight's number is one of, and the largest bound
+_NUMBERS, _MAX = 1 << 15, 0x7F80  # what a weight's number is one of, and the largest bound
 
 
 def dropout_mask(
@@ -83,7 +83,7 @@ def check_dropout(dropout_p: float, name: str = "dropout_p") -> float:
 
 def _bound(dropout_p: float) -> int:
     """Numbers below it drop their weights."""
-    return min(round(check_dropout(dropout_p) * _NUMBERS), _MOST)
+    return min(round(check_dropout(dropout_p) * _NUMBERS), _MAX)
 
 
 def _words(number: int) -> list[int]:

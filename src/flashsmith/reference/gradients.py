@@ -12,7 +12,7 @@ from flashsmith.reference.semantics import Semantics
 
 
 @dataclass(frozen=True, eq=False)
-class Gradients:
+class ReferenceGradients:
     """Of a loss, by q, k and v, and by sinks and bias where there are some; laid out as these."""
 
     q: torch.Tensor
@@ -31,7 +31,7 @@ def reference_gradients(
     dlse: torch.Tensor | None = None,
     compute: torch.dtype = torch.float64,
     **semantics: Any,
-) -> Gradients:
+) -> ReferenceGradients:
     """Returns the gradients of ``reference_attention`` and ``reference_lse``, in ``compute``.
 
     By the formulas that kernels use (FlashAttention-2, section 3.1, algorithm 2), so that queries
@@ -58,7 +58,7 @@ def gradients_with_rounded_weights(
     *,
     dlse: torch.Tensor | None = None,
     **semantics: Any,
-) -> Gradients:
+) -> ReferenceGradients:
     """Returns what a kernel cannot do without losing: P, dS and o in q's dtype, all else in
     float32.
 
@@ -80,7 +80,7 @@ def gradient_allowance(
     *,
     dlse: torch.Tensor | None = None,
     **semantics: Any,
-) -> Gradients:
+) -> ReferenceGradients:
     """By how much gradients move, at most, if what a query adds to them is off by a share.
 
     The sums of a gradient with all signs positive: what cancels there may be off by as much as what
@@ -104,7 +104,7 @@ def gradient_allowance(
     ds = p * (dp + pull) * share
     by_sinks = _by_sinks(s, -pull * share, meaning)
     dq = ds @ shared_heads(k, q).float().abs()
-    return Gradients(
+    return ReferenceGradients(
         q=scale * dq.transpose(1, 2),
         k=scale * _summed_by_head(ds.transpose(-1, -2) @ q.transpose(1, 2).float().abs(), k),
         v=_summed_by_head((meaning.dropped(p) * share).transpose(-1, -2) @ by_o, v),
@@ -122,7 +122,7 @@ def _gradients(
     compute: torch.dtype,
     meaning: Semantics,
     rounded_to: torch.dtype | None = None,
-) -> Gradients:
+) -> ReferenceGradients:
     """rounded_to: What P, dS and o are rounded to; None: they are not."""
 
     def rounded(t: torch.Tensor) -> torch.Tensor:
@@ -146,7 +146,7 @@ def _gradients(
         pull = pull - dlse[..., None].to(compute)
     (dv,) = torch.autograd.grad(o, leaves.pop("v"), by_o)
     found = torch.autograd.grad(s, [*leaves.values()], rounded(p * (dp - pull)))
-    return Gradients(
+    return ReferenceGradients(
         v=dv, sinks=_by_sinks(s.detach(), pull, meaning), **dict(zip(leaves, found, strict=True))
     )
 

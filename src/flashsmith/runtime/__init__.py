@@ -1,8 +1,9 @@
 """Shared library -> callable kernels: load, look up, launch. Knows no framework."""
 
+from flashsmith.configs.features import warn_of_former_name
+from flashsmith.runtime.call_args import CallArgs
 from flashsmith.runtime.decoding import AppendArguments, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
-from flashsmith.runtime.extras import Extras
 from flashsmith.runtime.kernels import (
     find_backward,
     find_decode,
@@ -17,10 +18,10 @@ from flashsmith.runtime.loaded import BackwardKernel, GradientTensors, Kernel
 __all__ = [
     "AppendArguments",
     "BackwardKernel",
+    "CallArgs",
     "DecodeKernel",
     "DecodeTensors",
     "Emulation",
-    "Extras",
     "GradientTensors",
     "Kernel",
     "Site",
@@ -34,3 +35,13 @@ __all__ = [
     "load_library",
     "loaded_instances",
 ]
+
+
+_FORMER = {"Extras": "CallArgs"}
+
+
+def __getattr__(name: str) -> object:
+    if (today := _FORMER.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_of_former_name(name, today)
+    return globals()[today]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flashsmith.runtime.extras import FULL_EXTRAS, Extras
+from flashsmith.runtime.call_args import FULL_EXTRAS, CallArgs
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 
@@ -22,9 +22,9 @@ class DecodeTensors(NamedTuple):
     block_table: (batch, pages), int32: the entries that are a request's pages; None: it has one.
     cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
-    k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with token_scales,
-        (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is multiplied with;
-        None: 1.
+    k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with
+        per_token_scale, (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is
+        multiplied with; None: 1.
     """
 
     q: Any
@@ -99,7 +99,7 @@ class DecodeKernel(LoadedKernel):
         tensors: DecodeTensors,
         *,
         how: Splitting = AS_EVEN_AS_CAN_BE,
-        extras: Extras = FULL_EXTRAS,
+        extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
         """Returns what a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
@@ -129,7 +129,7 @@ class DecodeKernel(LoadedKernel):
         how: Splitting = AS_EVEN_AS_CAN_BE,
         counters: Any = None,
         workspace: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current stream of
         the tensors' device.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flashsmith.configs import KernelId
-from flashsmith.runtime.extras import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, Extras, Scales
+from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 from flashsmith.runtime.plan import Plan
 
 
@@ -56,7 +56,7 @@ class LoadedKernel:
     module: Any  # the library's tvm_ffi module
     operations: Mapping[str, Callable[..., Any]]  # functions of its library
 
-    def extras_or(self, extras: Extras | None) -> Extras:
+    def extras_or(self, extras: CallArgs | None) -> CallArgs:
         """Returns none: no more than a causal mask, if the variant has one."""
         if extras is not None:
             return extras
@@ -76,7 +76,7 @@ class Kernel(LoadedKernel):
         *,
         lse: Any = None,
         block_table: Any = None,
-        extras: Extras = FULL_EXTRAS,
+        extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
         """Returns what a call on such tensors does; their memory is not looked at.
 
@@ -100,7 +100,7 @@ class Kernel(LoadedKernel):
         workspace: Any = None,
         scales: Scales = NO_SCALES,
         block_table: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
 
@@ -154,7 +154,7 @@ class Kernel(LoadedKernel):
 class BackwardKernel(LoadedKernel):
     """All kernels of a backward."""
 
-    def plan(self, tensors: GradientTensors, *, extras: Extras = FULL_EXTRAS) -> Plan:
+    def plan(self, tensors: GradientTensors, *, extras: CallArgs = FULL_EXTRAS) -> Plan:
         """Returns what a call on such tensors does; their memory is not looked at. Raises as
         ``Kernel.plan``."""
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
@@ -176,7 +176,7 @@ class BackwardKernel(LoadedKernel):
         *,
         are_new: bool = False,
         workspace: Any = None,
-        extras: Extras | None = None,
+        extras: CallArgs | None = None,
     ) -> float:
         """Returns the gradients of ``Kernel.__call__``, on the current stream of the tensors'
         device.

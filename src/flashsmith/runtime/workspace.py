@@ -17,10 +17,10 @@ import torch
 from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
 
-_FEWEST_COUNTER_BYTES = 4096
-_MOST_KEPT_BYTES = 16 << 20
+_MIN_COUNTER_BYTES = 4096
+_MAX_KEPT_BYTES = 16 << 20
 # Set aside for what graphs count in, so much at a time, and of each device at most.
-_ASIDE_BYTES, _MOST_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
+_ASIDE_BYTES, _MAX_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
 FRESH = -1  # in place of a stream: a workspace that was made for one call
 
@@ -51,7 +51,7 @@ def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
     zeros, of as much as one with this plan needs, or a little more; None: nothing is kept for
     it."""
     n_bytes = plan.workspace_bytes
-    is_for_hand_over = 0 < n_bytes <= _MOST_KEPT_BYTES and plan.zeroed_bytes == 0
+    is_for_hand_over = 0 < n_bytes <= _MAX_KEPT_BYTES and plan.zeroed_bytes == 0
     if not is_for_hand_over or device.type != "cuda" or _is_capturing(device):
         return None
     return _of_stream(_kept_bytes(n_bytes), device, current_stream(device), "sums")
@@ -82,13 +82,13 @@ class Scratch:
     """What ``workspace_for`` and ``counters_for`` give to the calls of plans on a device that need
     no more than one does.
 
-    A workspace of no more than ``_MOST_KEPT_BYTES`` is kept as its counters are, for torch's
+    A workspace of no more than ``_MAX_KEPT_BYTES`` is kept as its counters are, for torch's
     allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan, self._device = plan, device
-        self._is_kept = 0 < plan.workspace_bytes <= _MOST_KEPT_BYTES and device.type == "cuda"
+        self._is_kept = 0 < plan.workspace_bytes <= _MAX_KEPT_BYTES and device.type == "cuda"
         n_counters = plan.counter_bytes and _kept_bytes(plan.counter_bytes)
         self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
 
@@ -139,7 +139,7 @@ class _Aside:
         """
         with self._lock:
             is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
-            if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MOST_ASIDE_BYTES:
+            if is_enough or len(self._chunks) * _ASIDE_BYTES >= _MAX_ASIDE_BYTES:
                 return
             chunk = torch.zeros(_ASIDE_BYTES, dtype=torch.uint8, device=device)
             torch.cuda.current_stream(device).synchronize()
@@ -161,7 +161,7 @@ _aside: dict[torch.device, _Aside] = {}
 
 def _kept_bytes(n_bytes: int) -> int:
     """So that few sizes are kept."""
-    return max(_FEWEST_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
+    return max(_MIN_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
 
 
 def current_stream(device: torch.device) -> int:

@@ -24,11 +24,11 @@ class Source(Generic[W, C]):
 
 @dataclass(frozen=True)
 class Choice(Generic[W, C]):
-    """A configuration, and where it comes from: a table's entry, or the rule."""
+    """A configuration, and where it comes from: a table's entry, or the heuristic."""
 
     config: C
     passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
-    source: Source[W, C] | None = None  # None: the rule
+    source: Source[W, C] | None = None  # None: the heuristic
     entry: Entry[W, C] | None = None
     measured: Measured[C] | None = None  # the entry's row; of the entry's dtype
 
@@ -36,7 +36,7 @@ class Choice(Generic[W, C]):
     def reason(self) -> str:
         """In one line, where the configuration comes from."""
         if self.source is None or self.entry is None:
-            return f"the rule: {family_of(self.config).rule_in_words}"
+            return f"the heuristic: {family_of(self.config).heuristic_in_words}"
         key = self.source.table.key_of(self.entry.workload)
         return f"{self.source.title} {self.source.path}, {key.words}"
 
@@ -60,4 +60,4 @@ class FewQueriesChoice:
 
     @property
     def reason(self) -> str:
-        return "few queries: their keys are split among all multiprocessors"
+        return "few queries: their keys are split among all SMs"

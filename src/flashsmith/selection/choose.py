@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from flashsmith.configs import DType, ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
 from flashsmith.configs.family import C, W
-from flashsmith.configs.few_queries import ChooseDecode, rather_decode
+from flashsmith.configs.few_queries import ChooseDecode, prefer_split_kv
 from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
@@ -41,15 +41,13 @@ def choose(
     """
     workload = workload.representative
     forward = choose_for(FORWARD, workload, gpu, capability)
-    if not (not workload.variant.ragged if is_cache is None else is_cache):
+    if not (not workload.variant.varlen if is_cache is None else is_cache):
         return forward
-    multiprocessors = None
+    num_sms = None
     if gpu is not None:
-        multiprocessors = count_multiprocessors(gpu)
+        num_sms = count_sms(gpu)
         capability = capability_of(gpu, capability)
-    found = rather_decode(
-        workload, forward.config, multiprocessors, capability, tuned_decode_of(gpu)
-    )
+    found = prefer_split_kv(workload, forward.config, num_sms, capability, tuned_decode_of(gpu))
     return forward if found is None else FewQueriesChoice(found[0], forward, found[1])
 
 
@@ -65,7 +63,7 @@ def choose_for(
     capability: Capability | None = None,
 ) -> Choice[W, C]:
     """Returns the configuration that is chosen on the GPU of this name (None: on a CPU), and why:
-    of the user's table, then the shipped one; else the rule's.
+    of the user's table, then the shipped one; else the heuristic's.
 
     capability: The GPU's; None: going by its name.
 
@@ -78,12 +76,12 @@ def choose_for(
     served = operation.serving(workload, gpu, capability)
     if gpu is None:
         why = "no GPU: on a CPU the emulator runs, and there is no table"
-        return Choice(served.rule_config, (why,))
+        return Choice(served.heuristic_config, (why,))
     sources, refused = find_tables(operation, gpu)
     passed_over = list(refused)
-    multiprocessors = count_multiprocessors(gpu)
+    num_sms = count_sms(gpu)
     tuned = operation.as_tuned(workload, operation.families_for(gpu, capability))
-    key = tuned.tuning_key(multiprocessors)
+    key = tuned.tuning_key(num_sms)
     for source, entry in _entries_for(sources, key, passed_over):
         why_not = "none is in the portfolio"
         for row in entry.choices:
@@ -92,13 +90,13 @@ def choose_for(
             if why_not:
                 continue
             if source.table.key_of(entry.workload).bucket != key.bucket and (
-                why_rather := served.why_rather_the_rule(config, multiprocessors)
+                why_not_measured := served.why_heuristic_is_better(config, num_sms)
             ):
-                passed_over.append(f"{source.title} {source.path}: {why_rather}")
-                return Choice(served.rule_config, tuple(passed_over))
+                passed_over.append(f"{source.title} {source.path}: {why_not_measured}")
+                return Choice(served.heuristic_config, tuple(passed_over))
             return Choice(config, tuple(passed_over), source, entry, row)
         passed_over.append(f"{source.title} {source.path}: none of its kernels serves: {why_not}")
-    return Choice(served.rule_config, tuple(passed_over))
+    return Choice(served.heuristic_config, tuple(passed_over))
 
 
 @functools.cache
@@ -166,7 +164,10 @@ def _entries_for(
 ) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
     """Yields the entries that may serve, best first; what is missing goes to ``passed_over``."""
     for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
-        keys = [key._replace(dtype=dtype, bucket=bucket) for bucket in key.bucket.likewise()]
+        keys = [
+            key._replace(dtype=dtype, bucket=bucket)
+            for bucket in key.bucket.in_order_of_similarity()
+        ]
         for wanted in keys:
             for source in sources:
                 entry = source.table.entries.get(wanted)

@@ -43,7 +43,7 @@ class Entry(Generic[W, C]):
     workload: W
     tried: int  # configurations, with the excluded
     excluded: Mapping[str, str]  # kernel -> what is wrong with it
-    rule_ratio: float | None  # cost of the rule's choice / that of the best
+    heuristic_ratio: float | None  # cost of the heuristic's choice / that of the best
     ranked: tuple[Measured[C], ...]  # fastest first
 
     @property

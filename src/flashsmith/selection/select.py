@@ -20,9 +20,9 @@ from flashsmith.configs import (
 from flashsmith.configs.base import Capability
 from flashsmith.configs.registry import reads_pages_on
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
-from flashsmith.configs.sm90.fp8_space import fp8_rule
+from flashsmith.configs.sm90.fp8_space import fp8_heuristic
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
 from flashsmith.selection.choice import FewQueriesChoice
 from flashsmith.selection.choose import choose, forget_with_tables
@@ -38,14 +38,14 @@ def select_config(
     *,
     k: torch.Tensor | None = None,
 ) -> AttentionKernelConfig:
-    """Returns the configuration for q and k: from the tuned tables of its GPU, else by rule.
+    """Returns the configuration for q and k: from the tuned tables of its GPU, else by heuristic.
 
     In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
     their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
-    the other 16-bit dtype, whose tiles serve as well; then the rule of the newest family that
+    the other 16-bit dtype, whose tiles serve as well; then the heuristic of the newest family that
     serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
-    tensors: the rule of the plainest family that serves. Where there are few queries for many keys,
-    and the forward's tiles would leave multiprocessors idle: decode's (`configs/few_queries.py`).
+    tensors: the heuristic of the plainest family that serves. Where there are few queries for many
+    keys, and the forward's tiles would leave SMs idle: decode's (`configs/few_queries.py`).
     Nothing is ever measured here.
     `flashsmith tune --explain` shows the choice.
 
@@ -108,7 +108,7 @@ def select_for(
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
     variant = workload.variant
     if isinstance(chosen, FewQueriesChoice):
-        variant = replace(variant, ragged=False)  # as its kernels have it
+        variant = replace(variant, varlen=False)  # as its kernels have it
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 
@@ -119,7 +119,7 @@ forget_with_tables(select_for.cache_clear)
 def select_fp8(
     q: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, variant: Variant
 ) -> ForwardKernelConfig:
-    """Returns the configuration for q and k of float8_e4m3fn, by rule.
+    """Returns the configuration for q and k of float8_e4m3fn, by heuristic.
 
     Of O's dtype, which is v's; with v of 8 bits ``out``'s, or bfloat16.
 
@@ -145,9 +145,9 @@ def select_fp8(
             f"{name} has dtype {of}; supported are torch.float16 and torch.bfloat16{beside}"
         )
     problem = Problem.of_shapes(_DTYPES[of], q.shape, q.shape, v.shape[-1]).representative
-    multiprocessors = None if gpu is None else count_multiprocessors(gpu)
-    config = fp8_rule(problem, fp8_values, variant, multiprocessors)
-    reason = "the rule: tiles of the sm90 family for each d_head and kind of v"
+    num_sms = None if gpu is None else count_sms(gpu)
+    config = fp8_heuristic(problem, fp8_values, variant, num_sms)
+    reason = "the heuristic: tiles of the sm90 family for each d_head and kind of v"
     remember_reason(config, variant, q.device, reason)
     return config
 

@@ -14,7 +14,7 @@ from flashsmith.configs.operation import capability_of
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for, tuned_decode_of
@@ -31,8 +31,8 @@ def served_instances(
 ) -> list[KernelId]:
     """Returns what ``attention`` takes for all shapes that it serves on a GPU, sorted.
 
-    The tables' choices for each bucket, and where there is none, the rule's; and decode's for few
-    queries.
+    The tables' choices for each bucket, and where there is none, the heuristic's; and decode's for
+    few queries.
 
     Args:
         gpu: The GPU's name, or an architecture; None: CPU tensors, on the emulator.
@@ -45,7 +45,7 @@ def served_instances(
     FORWARD.families_for(gpu, capability)
     if gpu is not None:
         capability = capability_of(gpu, capability)
-    heads = count_multiprocessors(gpu or "")
+    heads = count_sms(gpu or "")
     found: set[KernelId] = set()
     decode_of = tuned_decode_of(gpu)
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
@@ -58,8 +58,8 @@ def served_instances(
                 choice = choose_for(FORWARD, workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
-                    # The rule may come first for some of the bucket, and tells more apart.
-                    configs += FORWARD.serving(workload, gpu, capability).rule_configs
+                    # The heuristic may come first for some of the bucket, and tells more apart.
+                    configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 

@@ -37,7 +37,7 @@ _LATER_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 60.0
 
 
-class _Wanted(NamedTuple):
+class _BuildKey(NamedTuple):
     """A kernel that is built in the background."""
 
     instance: KernelId
@@ -56,7 +56,7 @@ def at_hand(
     """
     if not _builds_in_background(device):
         return config
-    wanted = _Wanted(KernelId(config, variant), target_of(device))
+    wanted = _BuildKey(KernelId(config, variant), target_of(device))
     if is_loaded(*wanted):
         return config
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -85,7 +85,7 @@ def _builds_in_background(device: torch.device) -> bool:
 
 
 def _find_stand_in(
-    wanted: _Wanted, device: torch.device, there: set[KernelId]
+    wanted: _BuildKey, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
     """Returns the one most like the kernel, of those that are ``there``."""
     config, variant = wanted.instance.config, wanted.instance.variant
@@ -100,13 +100,13 @@ def _find_stand_in(
 
 
 def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernelConfig]:
-    """Yields what tables and rules name for the kernel's dtype, d_head and variant."""
+    """Yields what tables and heuristics name for the kernel's dtype, d_head and variant."""
     config, variant, (gpu, capability) = instance.config, instance.variant, gpu_of(device)
     families = FORWARD.families_for(gpu, capability)
     for family in families:
         if config.d_head in family.d_heads:
-            for of_rule in family.rule_configs(config.dtype, config.d_head):
-                yield of_rule.with_room_for(variant)
+            for of_heuristic in family.heuristic_configs(config.dtype, config.d_head):
+                yield of_heuristic.with_room_for(variant)
     sources = find_tables(FORWARD, gpu)[0] if gpu is not None else ()
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():
@@ -142,15 +142,15 @@ class _Builds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._orders: dict[_Wanted, _Order] = {}
-        self._waiting: list[_Wanted] = []  # the last is built first
+        self._orders: dict[_BuildKey, _Order] = {}
+        self._waiting: list[_BuildKey] = []  # the last is built first
         self._builders = 0  # threads
 
     @property
     def had_orders(self) -> bool:
         return bool(self._orders)
 
-    def stand_in_for(self, wanted: _Wanted) -> AttentionKernelConfig | None:
+    def stand_in_for(self, wanted: _BuildKey) -> AttentionKernelConfig | None:
         """Returns what stands in for a kernel that is known not to be there; None: it is worth a
         look.
 
@@ -161,7 +161,7 @@ class _Builds:
             return None
         return order.stand_in
 
-    def order(self, wanted: _Wanted, stand_in: AttentionKernelConfig) -> None:
+    def order(self, wanted: _BuildKey, stand_in: AttentionKernelConfig) -> None:
         """Has a kernel built, once, before those that were ordered earlier and still wait."""
         with self._lock:
             order = self._orders.get(wanted)
@@ -194,14 +194,14 @@ class _Builds:
         while (wanted := self._next()) is not None:
             self._build(wanted, self._orders[wanted])
 
-    def _next(self) -> _Wanted | None:
+    def _next(self) -> _BuildKey | None:
         with self._lock:
             if self._waiting:
                 return self._waiting.pop()
             self._builders -= 1
             return None
 
-    def _build(self, wanted: _Wanted, order: _Order) -> None:
+    def _build(self, wanted: _BuildKey, order: _Order) -> None:
         begin = time.monotonic()
         try:
             build_apart(*wanted)

@@ -21,7 +21,7 @@ from flashsmith.selection.stamped_csv import Row, StampedCsv, read_count, read_m
 FORMAT = 2
 
 _TIMES = ("ms", "ms_p20", "ms_p80", "tflops", "ms_back_to_back")
-_COLUMNS = ("tried", "rule_ratio", "kernel", *_TIMES, "portfolio", "excluded")
+_COLUMNS = ("tried", "heuristic_ratio", "kernel", *_TIMES, "portfolio", "excluded")
 
 
 def title_of(operation: Operation[Any, Any]) -> str:
@@ -52,8 +52,8 @@ def _csv_of(operation: Operation[Any, Any]) -> StampedCsv:
 
 
 def _rows_of(entry: Entry[W, C]) -> Iterator[dict[str, object]]:
-    ratio = "" if entry.rule_ratio is None else entry.rule_ratio
-    of_entry = {**entry.workload.as_row(), "tried": entry.tried, "rule_ratio": ratio}
+    ratio = "" if entry.heuristic_ratio is None else entry.heuristic_ratio
+    of_entry = {**entry.workload.as_row(), "tried": entry.tried, "heuristic_ratio": ratio}
     for row in entry.ranked:
         times = {name: getattr(row, name) for name in _TIMES}
         portfolio = flag_text(row.in_portfolio)
@@ -68,7 +68,9 @@ def _entry(operation: Operation[W, C], rows: list[Row]) -> Entry[W, C]:
         operation.workload.from_row(first),
         tried=read_count(first, "tried"),
         excluded={row["kernel"]: row["excluded"] for row in rows if row["excluded"]},
-        rule_ratio=read_measure(first, "rule_ratio") if first["rule_ratio"] else None,
+        heuristic_ratio=read_measure(first, "heuristic_ratio")
+        if first["heuristic_ratio"]
+        else None,
         ranked=tuple(map(_measured, measured)),
     )
     for row in entry.ranked:

@@ -15,7 +15,7 @@ from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.jit import kernel_source_hash, stamp_field
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.stamped_csv import replace_file
@@ -72,7 +72,7 @@ class Table(Generic[W, C]):
 
     def key_of(self, workload: W) -> TuningKey:
         """On the table's GPU."""
-        return workload.tuning_key(count_multiprocessors(self.stamp.get("gpu", "")))
+        return workload.tuning_key(count_sms(self.stamp.get("gpu", "")))
 
     @classmethod
     def read(cls, path: Path) -> Table[Any, Any]:

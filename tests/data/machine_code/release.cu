@@ -1,6 +1,6 @@
-// Kernels that read shared memory by ldmatrix and arrive at an mbarrier.
-// tests/jit/test_lint_build.py compiles them; the listings beside this file are what cuobjdump 13.2
-// shows of nvcc 13.0's objects (two kernels for sm_90a, one for the other architectures; headers
+// These kernels read shared memory by ldmatrix and arrive at an mbarrier.
+// tests/jit/test_lint_build.py compiles them; the listings beside this file are cuobjdump 13.2's
+// output for nvcc 13.0's objects (two kernels for sm_90a, one for the other architectures; headers
 // and padding cut).
 #include <cstdint>
 

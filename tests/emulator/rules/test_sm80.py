@@ -17,7 +17,7 @@ def test_instructions_equal_plain_computation(run: Run) -> None:
 
 
 RACE = r"race: not ordered after"
-UNORDERED = rf"({RACE}|in flight|uninitialised)"  # which one depends on who comes first
+UNORDERED = rf"({RACE}|in flight|uninitialised)"  # which one comes first varies
 
 FAULTS = {
     "shared_past_end": r"lane 3\): store_shared<16>: 16 bytes at shared-memory offset 4096 are",
@@ -78,7 +78,7 @@ FAULTS = {
 
 @pytest.fixture(scope="session")
 def messages(run: Run) -> list[dict[str, str]]:
-    """For each seed, what the fault of every case said; "" where there was none."""
+    """Returns, for each seed, the fault that each case reported, or ""."""
     return [run("faults", str(seed)) for seed in SEEDS]
 
 
@@ -100,7 +100,7 @@ def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
 
 
 def test_dropped_synchronisation_is_noticed(run: Run) -> None:
-    """Also that the result is the same to the bit for 10 seeds and for 1 and 3 workers."""
+    """The result is also the same to the bit for 10 seeds, with 1 and 3 workers."""
     noticed = run("pipeline")
     kinds = sorted(site.split(":")[0] for site in noticed)
     assert kinds == ["barrier_sync"] * 2 + ["cp_async_wait_group"] + ["warp_sync"] * 2
@@ -115,14 +115,14 @@ def counts(run: Run) -> dict[str, dict[str, int]]:
     return result
 
 
-FILL = 128  # wavefronts in which 64 rows of 256 bytes are stored
+FILL = 128  # wavefronts that store 64 rows of 256 bytes
 
 
 @pytest.mark.parametrize(
     ("name", "wavefronts", "ideal"),
     [
         ("swizzled", FILL + 32 * 4, FILL + 32 * 4),
-        ("unswizzled", FILL + 32 * 4 * 8, FILL + 32 * 4),  # eight rows, one bank group
+        ("unswizzled", FILL + 32 * 4 * 8, FILL + 32 * 4),  # eight rows fall into one bank group
         ("swizzled_uncounted", 0, 0),
         ("words_stride_1", 1, 1),
         ("words_stride_2", 2, 1),
@@ -179,7 +179,8 @@ def test_instruction_counts(counts: dict[str, dict[str, int]]) -> None:
 
 
 def test_counters_of_blocks_are_added(run: Run) -> None:
-    """All of them, whichever block comes first; of a longest run the longer one is kept."""
+    """All counters are added, in whatever order blocks end; of a longest run the maximum is
+    kept."""
     text = (CSRC / "emulator/launch.h").read_text()
     names = re.findall(
         r"(\w+) = 0", text[text.index("struct Counters {") : text.index("void add(")]
@@ -197,7 +198,7 @@ def test_scheduling(run: Run) -> None:
     result = run("scheduling")
     orders = result["orders"]
     assert len(set(orders)) == len(SEEDS)
-    for order in orders:  # nobody passes the second barrier before all have passed the first
+    for order in orders:  # no warp passes the second barrier before all have passed the first
         assert sorted(order[:8]) == sorted(order[8:]) == list("01234567")
     for fault in result["first_fault"]:  # with one worker and with four
         assert fault.startswith("kernel scheduled, block (1, 2, 1), thread ")
@@ -219,7 +220,7 @@ def test_scheduling(run: Run) -> None:
 
 
 def test_more_synchronisations_than_can_be_counted(run: Run) -> None:
-    """In one block: 2^24 - 8 are followed, 2^24 are refused."""
+    """The race check follows 2^24 - 8 synchronisations in one block, and refuses 2^24."""
     followed, refused = run("many_synchronisations")
     assert followed == ""
     assert "more synchronisations in one block than the race check can count" in refused

@@ -1,4 +1,4 @@
-"""The sm_90 instructions: emulated ones against plain computation, and their rules; wrappers."""
+"""The emulated sm_90 instructions against plain computation, their rules, and their wrappers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.paths import CSRC
 needs_cxx = pytest.mark.skipif(CXX is None, reason="needs a C++20 compiler (set CXX)")
 
 RACE = r"race: not ordered after"
-UNORDERED = rf"({RACE}|in flight|uninitialised)"  # which one depends on who comes first
+UNORDERED = rf"({RACE}|in flight|uninitialised)"  # which one comes first varies
 READS = r"of warp [01] is in flight there: nothing has used its registers"
 FENCE = r"has written: needs a fence_proxy_async after that"
 
@@ -65,7 +65,7 @@ FAULTS = {
     "load_rank": r"3 coordinates for a tensor map of rank 2",
     "load_outside_tensors": r"128 bytes at global address 0x[0-9a-f]+ are out of bounds",
     "load_with_bad_map": r"the tensor map has box rows that are not as long as its swizzle",
-    "load_with_ragged_rows": r"the tensor map has rows that are no multiple of 16 bytes",
+    "load_with_odd_rows": r"the tensor map has rows that are no multiple of 16 bytes",
     "load_between_chunks": r"the box begins at column 1, which is no multiple of 16 bytes",
     "store_before_the_tensor": r"tma_store: the box begins before the tensor",
     "store_not_fenced": rf"reads .* store_shared of warp 0, lane 0 {FENCE}",
@@ -154,7 +154,7 @@ FAULTS = {
     [
         ("products", 134),
         ("copies", 61),
-        ("ragged", 48),
+        ("varlen", 48),
         ("sums", 8),
         ("scores", 10),
         ("bytes", 14),
@@ -169,7 +169,7 @@ def test_instructions_equal_plain_computation(run: Run, case: str, tested: int) 
 
 @pytest.fixture(scope="session")
 def messages(run: Run) -> list[dict[str, str]]:
-    """For each seed, what the fault of every case said; "" where there was none."""
+    """Returns, for each seed, the fault that each case reported, or ""."""
     return [run("sm90_faults", str(seed)) for seed in SEEDS]
 
 
@@ -192,7 +192,7 @@ def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
 
 @pytest.fixture(scope="session")
 def pipeline(run: Run) -> dict[str, Any]:
-    """Fails unless the product is right and the same to the bit for 10 seeds."""
+    """Fails unless the product is right, and the same to the bit for 10 seeds."""
     result: dict[str, Any] = run("sm90_pipeline")
     return result
 
@@ -216,7 +216,7 @@ def test_dropped_synchronisation_is_noticed(pipeline: dict[str, Any]) -> None:
 @needs_cxx
 def test_counts(pipeline: dict[str, Any]) -> None:
     tiles, steps, groups, blocks, warps = 3, 2, 2, 2, 8
-    draws = tiles + blocks  # each block draws once more, to find that there is no tile
+    draws = tiles + blocks  # each block draws once more, and finds no tile
     products = tiles * steps * groups * 4  # of 64 x 64 x 16
     expected = {
         "wgmma": products,
@@ -226,7 +226,7 @@ def test_counts(pipeline: dict[str, Any]) -> None:
         "tma_load_bytes": tiles * steps * (128 + 64) * 64 * 2,
         "tma_stores": tiles * groups,
         "tma_store_bytes": tiles * groups * 64 * 64 * 2,
-        # Of the producer at each tile and step, of a lane of each consumer warp likewise.
+        # The producer arrives at each tile and step, and so does one lane of each consumer warp.
         "mbarrier_arrivals": draws * (1 + warps) + tiles * steps * (1 + warps),
         "named_barriers": tiles * groups * 2,
     }
@@ -236,8 +236,8 @@ def test_counts(pipeline: dict[str, Any]) -> None:
 
 @needs_cxx
 def test_sums_of_8_bit_products_are_as_rough_as_the_cards(run: Run) -> None:
-    """From 8192 on nothing is left below 1, from 16384 on below 2, whatever its sign; and of sums
-    neither."""
+    """Nothing below 1 is kept from 8192 on, or below 2 from 16384 on, whatever its sign; this holds
+    for the sums as well."""
     found = run("sm90_rough_sums")
     assert found["kept"] == [8195, 16384, 0.375]
     assert found["lost"] == [8192, 8193, 8191, 16384, 1, 31 * 240]

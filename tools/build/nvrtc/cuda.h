@@ -1,4 +1,4 @@
-// The driver's tensor map, which kernels take and never look into.
+// The driver's tensor map, which kernels pass on without reading its content.
 #pragma once
 struct alignas(64) CUtensorMap {
   unsigned long long opaque[16];

@@ -1,4 +1,4 @@
-// What the kernels use of the C++ standard library, for NVRTC, which has no headers of its own.
+// The part of the C++ standard library that kernels use, for NVRTC, which has no headers of it.
 #pragma once
 
 #define INFINITY __int_as_float(0x7f800000)

@@ -22,7 +22,7 @@ class BackwardTiles(NamedTuple):
 
 # Measured on the H200, docs/log/backward.md. Up to d_head 128 a warp keeps 32 rows, which
 # halves what it reads of the visited tiles; at 128 that leaves registers for dK or dV, not both.
-_RULE = {
+_HEURISTIC = {
     64: BackwardTiles(128, 64, 4, n_stages=1, split_dK_dV=False),
     96: BackwardTiles(64, 64, 4, n_stages=1, split_dK_dV=False),
     128: BackwardTiles(128, 32, 4, n_stages=2, split_dK_dV=True),
@@ -31,9 +31,9 @@ _RULE = {
 }
 
 
-def rule(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
     """Returns one configuration for each d_head. Raises ValueError for others."""
-    return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_RULE, d_head))
+    return FlashBackwardKernelConfig(dtype, d_head, *tiles_of(_HEURISTIC, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[FlashBackwardKernelConfig]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
-from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import (
     plainest_with_room,
     too_little_shared_memory,
@@ -19,9 +19,9 @@ from flashsmith.configs.legality import (
 )
 from flashsmith.configs.sm80.forward import (
     CHUNK_BYTES,
+    MAX_CHUNKS_SIDE_BY_SIDE,
     MIN_COMPUTE_CAPABILITY,
     MMA_M,
-    MOST_CHUNKS_SIDE_BY_SIDE,
 )
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -48,6 +48,7 @@ SUM_ROW_PADDING, SUM_ROW_PADDING_FP8 = 8, 16  # between rows of sums, in numbers
 FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at least
 
 
+@formerly(token_scales="per_token_scale")
 @dataclass(frozen=True, order=True)
 class FlashDecodeKernelConfig(DecodeKernelConfig):
     """How decode works: one point of the configuration space, the C++ struct of the same name.
@@ -63,9 +64,9 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     B_c: keys and values of a stage: a team visits so many at a time.
     n_warps: warps of a thread block; its teams take turns in visiting keys.
     n_stages: stages of each team; all but one load while one is worked on.
-    blocks_per_SM: thread blocks that a multiprocessor has at a time, and that the grid has for it.
+    blocks_per_SM: thread blocks that an SM has at a time, and that the grid has for it.
     fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
-    token_scales: each row of K and V may have a scale of its own.
+    per_token_scale: each row of K and V may have a scale of its own.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -81,7 +82,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     n_stages: int
     blocks_per_SM: int
     fp8_cache: bool = False
-    token_scales: bool = False
+    per_token_scale: bool = False
 
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
@@ -98,7 +99,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     feature_table: ClassVar[tuple[Feature, ...]] = (
         Feature(DECODE),
         flag("fp8_cache", "fp8_cache"),
-        flag("token_scales", "token_scales"),
+        flag("per_token_scale", "per_token_scale", former="token_scales"),
         number("stages", "n_stages"),
         number("blocks", "blocks_per_SM"),
     )
@@ -155,7 +156,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     @property
     def ring_bytes(self) -> int:
         """Of one team."""
-        scales = 2 * WARP_SIZE * FLOAT_BYTES if self.token_scales else 0
+        scales = 2 * WARP_SIZE * FLOAT_BYTES if self.per_token_scale else 0
         return self.n_stages * (2 * self.B_c * self.row_bytes + scales)
 
     @property
@@ -165,11 +166,11 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
 
 
 def _scale_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    if config.token_scales and not config.fp8_cache:
-        yield "token_scales is on without fp8_cache; keys and values of 16 bits have no scales."
-    if config.token_scales and config.row_warps > 1:
+    if config.per_token_scale and not config.fp8_cache:
+        yield "per_token_scale is on without fp8_cache; keys and values of 16 bits have no scales."
+    if config.per_token_scale and config.row_warps > 1:
         yield (
-            f"B_r is {config.B_r} with token_scales, which a warp copies for its own keys; only "
+            f"B_r is {config.B_r} with per_token_scale, which a warp copies for its own keys; only "
             f"{MMA_M} is supported."
         )
 
@@ -197,7 +198,7 @@ def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
     """That a warp copies side by side, 16 bytes a lane: whole ones, or parts of a power of two."""
     chunks = config.row_bytes // CHUNK_BYTES
-    return WARP_SIZE // min(chunks & -chunks or 1, MOST_CHUNKS_SIDE_BY_SIDE)
+    return WARP_SIZE // min(chunks & -chunks or 1, MAX_CHUNKS_SIDE_BY_SIDE)
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:

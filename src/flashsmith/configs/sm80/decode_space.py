@@ -22,10 +22,10 @@ class DecodeTiles(NamedTuple):
     blocks_per_SM: int
 
 
-# By B_r. About 96 KB of stages a block: two on a multiprocessor of Hopper, one on older ones. Of
+# By B_r. About 96 KB of stages a block: two on an SM of Hopper, one on older ones. Of
 # many rows a block leaves many sums, so there is one block of twice the warps, where registers
 # allow it.
-_RULE = {
+_HEURISTIC = {
     16: {
         64: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
         96: DecodeTiles(16, 4, n_stages=4, blocks_per_SM=2),
@@ -48,7 +48,7 @@ _RULE = {
         256: DecodeTiles(16, 4, n_stages=5, blocks_per_SM=2),
     },
 }
-ROWS = tuple(_RULE)
+ROWS = tuple(_HEURISTIC)
 
 
 def _of_fp8(tiles: DecodeTiles) -> DecodeTiles:
@@ -56,57 +56,61 @@ def _of_fp8(tiles: DecodeTiles) -> DecodeTiles:
     return tiles._replace(B_c=2 * tiles.B_c)
 
 
-_RULE_FOR_FP8 = {B_r: {d: _of_fp8(tiles) for d, tiles in _RULE[B_r].items()} for B_r in ROWS}
-_RULE_FOR_FP8[16] |= {
+_HEURISTIC_FOR_FP8 = {
+    B_r: {d: _of_fp8(tiles) for d, tiles in _HEURISTIC[B_r].items()} for B_r in ROWS
+}
+_HEURISTIC_FOR_FP8[16] |= {
     64: DecodeTiles(32, 4, n_stages=5, blocks_per_SM=2),
     256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
 }
 
-# With scales of tokens beside them. With the stages of above two of these would not fit the
+# With per-token scales beside them. With the stages of above two of these would not fit the
 # smallest GPUs' 99 KB.
-_RULE_FOR_SCALES = _RULE_FOR_FP8[16] | {
+_HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
     96: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
     128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
 }
 
-# Of many work tiles of 16 rows, where a multiprocessor that begins or ends one has others on their
+# Of many work tiles of 16 rows, where an SM that begins or ends one has others on their
 # way: smaller blocks, more of them. What is not here is as above. They also stand in for blocks
 # that are too large for a GPU's shared memory.
-_RULE_FOR_MANY_TILES = {
+_HEURISTIC_FOR_MANY_TILES = {
     64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
     128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
     256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
 }
-_RULE_FOR_MANY_FP8_TILES = {128: _of_fp8(_RULE_FOR_MANY_TILES[128])}
+_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_FOR_MANY_TILES[128])}
 
 
-def rule(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
+def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     """Returns one configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that
-    takes the workload's rows, or the greatest; 16 with scales of tokens. Of 16 rows another for
+    takes the workload's rows, or the greatest; 16 with per-token scales. Of 16 rows another for
     many work tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused
     elsewhere.
     """
     fp8_cache = workload.fp8_cache
-    token_scales = fp8_cache and workload.token_scales
-    B_r = next((most for most in ROWS if workload.rows <= most), ROWS[-1])
-    if token_scales:
-        B_r, table = MMA_M, _RULE_FOR_SCALES
+    per_token_scale = fp8_cache and workload.per_token_scale
+    B_r = next((maximum for maximum in ROWS if workload.rows <= maximum), ROWS[-1])
+    if per_token_scale:
+        B_r, table = MMA_M, _HEURISTIC_FOR_SCALES
     else:
-        table = (_RULE_FOR_FP8 if fp8_cache else _RULE)[B_r]
+        table = (_HEURISTIC_FOR_FP8 if fp8_cache else _HEURISTIC)[B_r]
         if workload.many_tiles and B_r == MMA_M:
-            table = table | (_RULE_FOR_MANY_FP8_TILES if fp8_cache else _RULE_FOR_MANY_TILES)
+            table = table | (
+                _HEURISTIC_FOR_MANY_FP8_TILES if fp8_cache else _HEURISTIC_FOR_MANY_TILES
+            )
     tiles = tiles_of(table, workload.d_head)
     return FlashDecodeKernelConfig(
-        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, token_scales
+        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, per_token_scale
     )
 
 
 def tuning_space(
     workload: DecodeWorkload, architecture: GpuArchitecture
 ) -> list[FlashDecodeKernelConfig]:
-    """Of the rule's B_r and kind of cache: all slices of keys, numbers of warps and of blocks, with
-    as many stages as a multiprocessor's shared memory then has room for."""
-    usual = rule(workload)
+    """Of the heuristic's B_r and kind of cache: all slices of keys, numbers of warps and of blocks,
+    with as many stages as an SM's shared memory then has room for."""
+    usual = heuristic(workload)
     values = (SUPPORTED_VALUES[name] for name in ("B_c", "n_warps", "blocks_per_SM"))
     found = []
     for B_c, n_warps, blocks in product(*values):
@@ -119,6 +123,6 @@ def tuning_space(
 
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
-    """Returns whether a multiprocessor has as many blocks at a time as the configuration says."""
-    most = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
-    return config.blocks_per_SM <= most and config.is_buildable(architecture.name)
+    """Returns whether an SM has as many blocks at a time as the configuration says."""
+    maximum = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
+    return config.blocks_per_SM <= maximum and config.is_buildable(architecture.name)

@@ -21,10 +21,10 @@ from flashsmith.configs.sm80.sums_backward import Sm80SumsBackwardKernelConfig
 _BLOCKS = ("B_r", "B_c", "n_warps")
 SM80_FORWARD = forward_family(
     FlashForwardKernelConfig,
-    forward_space.rule,
+    forward_space.heuristic,
     "one configuration for each d_head, and one of half the rows where queries see few keys or "
-    "large tiles would leave multiprocessors idle",
-    rule_lengths=(64, 4096),
+    "large tiles would leave SMs idle",
+    heuristic_lengths=(64, 4096),
     small_tiles=forward_space.small_tiles,
     d_heads=SUPPORTED_VALUES["d_head"],
     sets=DeclaredSets(
@@ -37,28 +37,28 @@ SM80_FORWARD = forward_family(
 )
 SM80_BACKWARD = backward_family(
     FlashBackwardKernelConfig,
-    backward_space.rule,
+    backward_space.heuristic,
     "one configuration for each d_head, which computes dQ by itself",
     backward_space.tuning_space,
 )
 # For GPUs of less shared memory.
 SM80_SMALL_SUMS_BACKWARD = backward_family(
     Sm80SumsBackwardKernelConfig,
-    sums_backward_space.small_rule,
+    sums_backward_space.small_heuristic,
     "one configuration for each d_head, which adds dQ up in memory",
     sums_backward_space.tuning_space,
     d_heads=sums_backward_space.SMALL_D_HEADS,
 )
 SM80_SUMS_BACKWARD = backward_family(
     Sm80SumsBackwardKernelConfig,
-    sums_backward_space.rule,
+    sums_backward_space.heuristic,
     "one configuration for each d_head, which adds dQ up in memory",
     sums_backward_space.tuning_space,
     minimum=(9, 0),
 )
 SM80_DECODE = decode_family(
     FlashDecodeKernelConfig,
-    decode_space.rule,
+    decode_space.heuristic,
     "one configuration for each d_head, kind of cache and number of rows, of smaller blocks where "
     "work tiles are many",
     decode_space.ROWS,

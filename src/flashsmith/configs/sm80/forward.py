@@ -17,7 +17,7 @@ from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
     MAX_REGISTERS_PER_THREAD,
     MAX_THREADS_PER_BLOCK,
-    REGISTERS_PER_MULTIPROCESSOR,
+    REGISTERS_PER_SM,
     WARP_SIZE,
     WARPGROUP_SIZE,
     GpuArchitecture,
@@ -27,7 +27,7 @@ from flashsmith.gpus import (
 MMA_M = 16  # mma.sync.m16n8k16: rows of Q in a fragment
 MMA_K = 16  # elements of a fragment along the dimension that is summed over
 CHUNK_BYTES = 16  # what a thread copies at a time
-MOST_CHUNKS_SIDE_BY_SIDE = 16  # that the threads copy of one row at a time
+MAX_CHUNKS_SIDE_BY_SIDE = 16  # that the threads copy of one row at a time
 MIN_COMPUTE_CAPABILITY = (8, 0)  # cp.async, ldmatrix and the BF16 mma
 
 # FP32 accumulators S and O that a thread may hold; the rest are for addresses and fragments.
@@ -159,7 +159,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
         held = self.held_registers
         registers = held["O"] + held["S"] + _OTHER_REGISTERS
         registers = min(registers, MAX_REGISTERS_PER_THREAD) * self.threads_per_block
-        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
+        return max(1, REGISTERS_PER_SM // registers)
 
     @property
     def cost_of_a_row(self) -> float:
@@ -178,7 +178,7 @@ def _row_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
 def _copy_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
     # As ChunkWalk in csrc/include/flashsmith/sm80/smem_tile.cuh shares a tile's chunks.
     row_chunks = config.d_head * ELEMENT_BYTES // CHUNK_BYTES
-    side_by_side = min(row_chunks & -row_chunks, MOST_CHUNKS_SIDE_BY_SIDE)
+    side_by_side = min(row_chunks & -row_chunks, MAX_CHUNKS_SIDE_BY_SIDE)
     rows = config.threads_per_block // max(side_by_side, 1)
     for name in ("B_r", "B_c"):
         if getattr(config, name) % max(rows, 1) != 0:

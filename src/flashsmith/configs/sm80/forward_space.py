@@ -1,4 +1,4 @@
-"""The declared sets of the sm80 forward: to show step by step, to tune over, and by rule."""
+"""The declared sets of the sm80 forward: to show step by step, to tune over, and by heuristic."""
 
 from __future__ import annotations
 
@@ -93,23 +93,23 @@ def get_kernel_progression_configs(
 
 
 # For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
-# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB a
-# multiprocessor do not have: the small tile serves there, and all others fit.
+# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB an
+# SM do not have: the small tile serves there, and all others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
-_RULE = {
+_HEURISTIC = {
     64: ((128, 64, 4), _TWO_FRAGMENTS, True),
     96: ((128, 64, 4), _TWO_FRAGMENTS, True),
     128: ((128, 64, 4), _TWO_FRAGMENTS, True),
     192: ((64, 64, 4), _ALL_OF_Q, True),
     256: ((128, 64, 8), (2, 2, 0), True),
 }
-# Half the rows, where queries see no more keys than this: a third block fits on a multiprocessor.
-# Of the d_heads that are missing the rule's tile is the smallest.
+# Half the rows, where queries see no more keys than this: a third block fits on an SM.
+# Of the d_heads that are missing the heuristic's tile is the smallest.
 _SMALL = ((64, 64, 4), (0, 2, 0), False)
 _SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}
 
 
-def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
+def heuristic(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
     """Returns one configuration for each d_head, and one of half the rows where queries see few
     keys.
 
@@ -117,13 +117,13 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
     256 eight warps share a block. Measured on the H200, docs/log/sm80-forward.md.
     """
-    tiles = tiles_of(_RULE, d_head)
+    tiles = tiles_of(_HEURISTIC, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
     return _make_config(dtype, d_head, *(_SMALL if is_short else tiles))
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
-    """Returns what may serve where the rule's tiles are too few: half the rows."""
+    """Returns what may serve where the heuristic's tiles are too few: half the rows."""
     return [_make_config(dtype, d_head, *_SMALL)] if d_head in _SMALL_UP_TO else []
 
 

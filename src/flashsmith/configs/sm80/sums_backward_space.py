@@ -24,7 +24,7 @@ class SumsBackwardTiles(NamedTuple):
 
 
 # Measured on the H200, docs/log/sm80-backward.md.
-_RULE = {
+_HEURISTIC = {
     64: SumsBackwardTiles(128, 4, n_stages=2, column_groups=1),
     96: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
     128: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
@@ -34,16 +34,18 @@ _RULE = {
 
 
 # For GPUs of less shared memory: of d_head 64 two blocks have to fit, and none of them has room.
-_SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _RULE.items() if d_head > 64}
+_SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _HEURISTIC.items() if d_head > 64}
 SMALL_D_HEADS = tuple(_SMALL)
 
 
-def rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
     """Returns one configuration for each d_head. Raises ValueError for others."""
-    return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_RULE, d_head))
+    return Sm80SumsBackwardKernelConfig(
+        dtype, d_head, STATISTICS_ROWS, *tiles_of(_HEURISTIC, d_head)
+    )
 
 
-def small_rule(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
+def small_heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
     """Returns the same for GPUs of less shared memory."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))
 

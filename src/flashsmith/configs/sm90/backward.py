@@ -35,7 +35,7 @@ _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
 _LONG_ROWS, _FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 128, 1024, 2048  # see suited_to
 _ROOMY = 2  # warpgroups that have registers for more than a plain backward
-_MOST_BESIDE_FUNCTIONS = 96  # elements of a row
+_MAX_BESIDE_FUNCTIONS = 96  # elements of a row
 
 
 @dataclass(frozen=True, order=True)
@@ -55,7 +55,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     V_steps_in_registers: how many of the d_head / 16 steps of dP = V dO^T take V from registers.
     turns: when a warpgroup has the tensor cores to itself: 0: never; 1: from dV to dK of a block;
         2: from dV of a block to dP of the next.
-    persistent: one block on each multiprocessor works on keys after keys, which it takes from a
+    persistent: one block on each SM works on keys after keys, which it takes from a
         queue in global memory.
     dQ_in_order: blocks of keys have turns to add to dQ, so that results have the same bits at every
         run, and the last one converts; else they add in an order that differs, and a kernel of its
@@ -145,11 +145,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     def serves_variant(self, variant: Variant) -> bool:
         """Nothing writes the gradient of a bias, or into pages. Derivatives of scores need two
         warpgroups, and the caller's functions rows of less than 128 elements beside these."""
-        if (
-            variant.bias
-            or variant.paged
-            or (variant.score and self.d_head > _MOST_BESIDE_FUNCTIONS)
-        ):
+        if variant.bias or variant.paged or (variant.score and self.d_head > _MAX_BESIDE_FUNCTIONS):
             return False
         return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
 
@@ -215,7 +211,7 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
             f"B_c is {config.B_c}; each of the {config.n_warpgroups} warpgroups keeps the "
             f"{WGMMA_M} keys of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
         )
-    steps = _most_V_steps(config)
+    steps = _max_V_steps(config)
     if config.V_steps_in_registers > steps:
         yield (
             f"V_steps_in_registers is {config.V_steps_in_registers}; with d_head {config.d_head} "
@@ -223,7 +219,7 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
         )
 
 
-def _most_V_steps(config: Sm90BackwardKernelConfig) -> int:
+def _max_V_steps(config: Sm90BackwardKernelConfig) -> int:
     """Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma."""
     if config.n_warpgroups > 2:
         return 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from flashsmith.configs.legality import with_most_stages
+from flashsmith.configs.legality import with_max_stages
 from flashsmith.configs.sm90.backward import B_R, MAX_STAGES, TURNS, Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
 from flashsmith.dtype import DType
@@ -24,7 +24,7 @@ class BackwardTiles(NamedTuple):
 
 
 # By d_head, what was the fastest as a skeleton of the main loop (docs/log/backward.md).
-_RULE = {
+_HEURISTIC = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
     128: BackwardTiles(2, 3, 2, V_steps_in_registers=4, turns=2),
@@ -48,12 +48,12 @@ def make_sm90_backward_config(
     )
 
 
-def rule(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
     """Returns one configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
+    if d_head not in _HEURISTIC:
+        supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")
-    return make_sm90_backward_config(dtype, d_head, _RULE[d_head])
+    return make_sm90_backward_config(dtype, d_head, _HEURISTIC[d_head])
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
@@ -66,7 +66,7 @@ def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
         plain = make_sm90_backward_config(
             dtype, d_head, BackwardTiles(n_warpgroups, 1, 1, V_steps, turns=0)
         )
-        for tiles in with_most_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES):
+        for tiles in with_max_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES):
             for turns in range(TURNS + 1):
                 taking_turns = replace(tiles, turns=turns)
                 persistent = replace(taking_turns, persistent=True)

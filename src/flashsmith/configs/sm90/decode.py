@@ -55,7 +55,7 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
     minimum_gpu: ClassVar[str] = "sm_90a"
     exact_arch: ClassVar[bool] = True
     tensor_core_rate: ClassVar[float] = 0.85
-    max_merged_splits: ClassVar[int] = 4
+    max_combined_splits: ClassVar[int] = 4
     reads_by_maps: ClassVar[bool] = True
     is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
     kernel_function: ClassVar[str] = "sm90::decode_kernels"

@@ -21,7 +21,7 @@ class DecodeTiles(NamedTuple):
 
 # By consumer warpgroups. Blocks of keys are made of whole pages of 64 rows. One warpgroup waits for
 # memory, and has many small stages; two wait for their products.
-_RULE = {
+_HEURISTIC = {
     1: {
         64: DecodeTiles(128, n_stages=5),
         96: DecodeTiles(64, n_stages=6),
@@ -38,27 +38,27 @@ _RULE = {
     },
 }
 # Fewer are as fast by mma.sync, of which each warp has 16 rows.
-FEWEST_ROWS = 17
-ROWS = tuple(n * WGMMA_M for n in _RULE)
+MIN_ROWS = 17
+ROWS = tuple(n * WGMMA_M for n in _HEURISTIC)
 
 
-def rule(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
+def heuristic(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
     """Returns one configuration for each d_head and B_r: the least of ``ROWS`` that takes the
     workload's rows, or the greatest. Raises ValueError for caches of 8 bits and other d_heads."""
-    if workload.fp8_cache or workload.token_scales:
+    if workload.fp8_cache or workload.per_token_scale:
         raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
-    n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_RULE))
-    return _config(workload, n_warpgroups, *tiles_of(_RULE[n_warpgroups], workload.d_head))
+    n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_HEURISTIC))
+    return _config(workload, n_warpgroups, *tiles_of(_HEURISTIC[n_warpgroups], workload.d_head))
 
 
 def tuning_space(
     workload: DecodeWorkload, architecture: GpuArchitecture
 ) -> list[Sm90DecodeKernelConfig]:
-    """For as many rows as the rule's and for fewer: both lengths of stages, and as many of them as
-    shared memory has room for, or one less."""
-    most_warpgroups = rule(workload).n_warpgroups
+    """For as many rows as the heuristic's and for fewer: both lengths of stages, and as many of
+    them as shared memory has room for, or one less."""
+    max_warpgroups = heuristic(workload).n_warpgroups
     found = []
-    for n_warpgroups, B_c in product(range(1, most_warpgroups + 1), (64, 128)):
+    for n_warpgroups, B_c in product(range(1, max_warpgroups + 1), (64, 128)):
         fitting = [
             config
             for n_stages in reversed(range(2, MAX_STAGES + 1))

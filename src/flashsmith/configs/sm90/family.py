@@ -21,10 +21,10 @@ from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
 
 SM90_FORWARD = forward_family(
     Sm90ForwardKernelConfig,
-    forward_space.rule,
+    forward_space.heuristic,
     "one configuration of the sm90 family for each d_head, with smaller tiles where large ones "
-    "would leave multiprocessors idle",
-    rule_lengths=(128,),
+    "would leave SMs idle",
+    heuristic_lengths=(128,),
     small_tiles=forward_space.small_tiles,
     d_heads=SUPPORTED_D_HEADS,
     sets=DeclaredSets(
@@ -35,24 +35,24 @@ SM90_FORWARD = forward_family(
 )
 SM90_SPLIT_BACKWARD = backward_family(
     Sm90SplitBackwardKernelConfig,
-    split_backward_space.rule,
+    split_backward_space.heuristic,
     "one configuration for each d_head, with dQ and dK, dV by kernels of their own",
     split_backward_space.tuning_space,
 )
 SM90_BACKWARD = backward_family(
     Sm90BackwardKernelConfig,
-    backward_space.rule,
+    backward_space.heuristic,
     "one configuration for each d_head, with sums in order where queries see few keys",
     backward_space.tuning_space,
     d_heads=BACKWARD_D_HEADS,
 )
 SM90_DECODE = decode_family(
     Sm90DecodeKernelConfig,
-    decode_space.rule,
+    decode_space.heuristic,
     "one configuration for each d_head and number of rows",
     decode_space.ROWS,
     decode_space.tuning_space,
-    fewest_rows=decode_space.FEWEST_ROWS,
+    min_rows=decode_space.MIN_ROWS,
     by_boxes=True,
 )
 # From the plainest.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
-from flashsmith.configs.features import Feature, flag, number
+from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm90.fp8 import fp8_problems
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
-    REGISTERS_PER_MULTIPROCESSOR,
+    REGISTERS_PER_SM,
     WARPGROUP_SIZE,
     GpuArchitecture,
     get_gpu_architecture,
@@ -52,7 +52,7 @@ _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 # What scores of 8 bits, and a producer that transposes, take of it.
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
-_FEWEST_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
+_MIN_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
 OTHER_REGISTERS = 24  # what addresses, statistics and temporaries take, at least
 
 
@@ -74,6 +74,7 @@ def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
     return MAX_LAZY_LOG2
 
 
+@formerly(long_turns="ping_pong_until_exp")
 @dataclass(frozen=True, order=True)
 class Sm90ForwardKernelConfig(ForwardKernelConfig):
     """How a kernel works: one point of the configuration space, the C++ struct of the same name.
@@ -95,7 +96,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
         registers of their own.
     ping_pong: the consumer warpgroups take turns with the tensor cores.
-    persistent: one block on each multiprocessor works on tile after tile.
+    persistent: one block on each SM works on tile after tile.
     dynamic_queue: persistent blocks take their next tile from a queue in global memory, so that no
         block waits for another's long tile; that needs 8 bytes of workspace. Else block b of n
         works on the tiles b, b + n, b + 2 n and so on.
@@ -116,8 +117,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         transpose V. Not with stale_maximum or clusters.
     two_level: Each block's P V is summed by itself and added to O in FP32, because the sums of
         8-bit products keep about 14 bits; for d_head / 2 more registers a thread.
-    long_turns: With ping_pong a turn lasts until the exponentials begin, not only until products
-        are issued: those of 8 bits are too short to keep warpgroups apart.
+    ping_pong_until_exp: With ping_pong a turn lasts until the exponentials begin, not only until
+        products are issued: those of 8 bits are too short to keep warpgroups apart.
 
     Raises:
         TypeError: a field has the wrong type; names the field.
@@ -146,7 +147,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     fp8_scores: bool = False
     fp8_values: bool = False
     two_level: bool = False
-    long_turns: bool = False
+    ping_pong_until_exp: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -177,7 +178,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("fp8_scores", "fp8_scores"),
         flag("fp8_values", "fp8_values"),
         flag("two_level", "two_level"),
-        flag("long_turns", "long_turns"),
+        flag("ping_pong_until_exp", "ping_pong_until_exp", former="long_turns"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
@@ -207,29 +208,29 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         if variant.paged and self.cluster_size > 1:
             return replace(self, cluster_size=1).with_room_for(variant)
         if not variant.knows_positions:
-            tight = self.two_level and (variant.window or variant.ragged)
+            tight = self.two_level and (variant.window or variant.varlen)
             fewer = max(self.B_c - self.key_multiple, self.key_multiple)
             return replace(self, B_c=fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
         fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
         # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
         O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
-        most_keys = {
+        max_keys = {
             n: (room[n] - fp8 - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
             for n in room
         }
-        if self.two_level and most_keys[min(2, self.n_warpgroups)] < _FEWEST_KEYS:
+        if self.two_level and max_keys[min(2, self.n_warpgroups)] < _MIN_KEYS:
             return replace(self, two_level=False).with_room_for(variant)
         n_warpgroups = max(
-            n for n in room if n <= self.n_warpgroups and (n <= 2 or most_keys[n] >= _FEWEST_KEYS)
+            n for n in room if n <= self.n_warpgroups and (n <= 2 or max_keys[n] >= _MIN_KEYS)
         )
         return replace(
             self,
             n_warpgroups=n_warpgroups,
             ping_pong=self.ping_pong and n_warpgroups > 1,
-            long_turns=self.long_turns and n_warpgroups > 1,
+            ping_pong_until_exp=self.ping_pong_until_exp and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, max(most_keys[n_warpgroups], self.key_multiple)),
+            B_c=min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
         )
 
@@ -272,7 +273,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def served_of(self, variant: Variant) -> Variant:
         if self.fp8_scores:
             return replace(variant, bias=False, score=0, dropout=False, paged=False)
-        return replace(variant, paged=variant.paged and variant.ragged and self.cluster_size == 1)
+        return replace(variant, paged=variant.paged and variant.varlen and self.cluster_size == 1)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:
@@ -328,7 +329,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             return 1
         held = sum(self.held_registers.values()) + OTHER_REGISTERS
         registers = held * self.threads_per_block
-        return max(1, REGISTERS_PER_MULTIPROCESSOR // registers)
+        return max(1, REGISTERS_PER_SM // registers)
 
     @property
     def has_polynomials(self) -> bool:
@@ -339,8 +340,8 @@ def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
     if config.d_head not in SUPPORTED_D_HEADS:
         yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
     if config.n_warpgroups not in CONSUMER_REGISTERS:
-        most = max(CONSUMER_REGISTERS)
-        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {most}."
+        maximum = max(CONSUMER_REGISTERS)
+        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {maximum}."
     if config.B_r != WGMMA_M * config.n_warpgroups:
         yield (
             f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "

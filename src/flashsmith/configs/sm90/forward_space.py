@@ -42,7 +42,7 @@ class Sm90Tiles(NamedTuple):
     ping_pong: bool
     overlap_softmax: bool = True
     overlap_tiles: bool = True  # where softmax overlaps
-    long_turns: bool = False
+    ping_pong_until_exp: bool = False
 
 
 # By d_head, those that were the fastest for some shape, or close (docs/log/sm90-forward.md).
@@ -81,7 +81,7 @@ _TUNING_TILES = {
         Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
-# Likewise for grids that do not fill the GPU: a block for each tile. The rule takes the first.
+# Likewise for grids that do not fill the GPU: a block for each tile. The heuristic takes the first.
 _SMALL_TILES = {
     64: (
         Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
@@ -112,7 +112,7 @@ _HEADS_PER_GROUP = (0, 16, 32, 64)
 _HEADS_PER_SMALL_GROUP = (0, 16)
 
 # By d_head, what serves middling lengths well.
-_RULE_TILES = {
+_HEURISTIC_TILES = {
     64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
     96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
     128: Sm90Tiles(2, 128, 2, Q_steps_in_registers=8, ping_pong=True),
@@ -151,7 +151,7 @@ def make_sm90_config(
         stale_maximum=stale_maximum,
         fma_exponentials=0,
         tma_store=True,
-        long_turns=tiles.long_turns,
+        ping_pong_until_exp=tiles.ping_pong_until_exp,
     )
     architecture = get_gpu_architecture(config.minimum_gpu)
     has_room = config.shared_memory_bytes <= architecture.max_shared_memory_per_block_bytes
@@ -195,7 +195,7 @@ def get_sm90_autotuning_kernel_configs(
     return sorted(configs)
 
 
-def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
+def heuristic(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     """Returns tiles by d_head alone, for a full GPU.
 
     Measured on the H200, docs/log/sm90-forward.md.
@@ -203,12 +203,12 @@ def rule(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
     Raises:
         ValueError: The family does not take d_head. It takes every ``n_keys``.
     """
-    tiles = tiles_of(_RULE_TILES, d_head)
+    tiles = tiles_of(_HEURISTIC_TILES, d_head)
     return make_sm90_config(dtype, d_head, tiles, heads_per_group=16, stale_maximum=True)
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:
-    """Returns what may serve where the rule's tiles are too few: those of one warpgroup, of
+    """Returns what may serve where the heuristic's tiles are too few: those of one warpgroup, of
     causal ones the longest first."""
     tiles = _SMALL_TILES[d_head][0]
     return [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flashsmith.configs.cost_model import grid_cost
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.forward_space import Sm90Tiles, make_sm90_config
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.waves import grid_cost
 from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
 # Measured on the H200 at d_head 64 and 128, docs/fp8.md; else those of 16 bits, with half as many
-# bytes of Q and K. Of several the model of waves takes one, and the first is for a full GPU.
+# bytes of Q and K. Of several the cost model takes one, and the first is for a full GPU.
 _SCORE_TILES = {
     64: (Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),),
     96: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=3, ping_pong=False),),
@@ -27,9 +27,9 @@ _SCORE_TILES = {
 }
 # With V of 8 bits; with sums of two levels where O leaves registers for them.
 _VALUE_TILES = {
-    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     96: (Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),),
-    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, long_turns=True),),
+    128: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
     256: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=0, ping_pong=False),),
 }
@@ -54,7 +54,7 @@ def make_fp8_config(
     return config if config.is_buildable() else replace(config, tma_store=False)
 
 
-def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
+def fp8_candidates(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
     """Returns what may be chosen by d_head alone, first what is for a full GPU.
 
     dtype: Of O, and of V unless that has 8 bits.
@@ -69,30 +69,30 @@ def fp8_rules(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKe
     ]
 
 
-def fp8_rule(
-    problem: Problem, fp8_values: bool, variant: Variant, multiprocessors: int | None
+def fp8_heuristic(
+    problem: Problem, fp8_values: bool, variant: Variant, num_sms: int | None
 ) -> Sm90ForwardKernelConfig:
-    """Of those, with room for the variant, the one that takes least time by the model of waves.
+    """Of those, with room for the variant, the one that takes least time by the cost model.
 
     problem: Of O's dtype.
-    multiprocessors: The GPU's; None: it is full.
+    num_sms: The GPU's; None: it is full.
 
-    Raises: as ``fp8_rules``.
+    Raises: as ``fp8_candidates``.
     """
     d_head = d_head_of_rows(problem.d_head, problem.d_v)
-    rules = fp8_rules(problem.dtype, d_head, fp8_values)
-    configs = [config.with_room_for(variant) for config in rules]
-    if multiprocessors is None:
+    heuristics = fp8_candidates(problem.dtype, d_head, fp8_values)
+    configs = [config.with_room_for(variant) for config in heuristics]
+    if num_sms is None:
         return configs[0]
-    return min(configs, key=lambda config: grid_cost(config, problem, multiprocessors))
+    return min(configs, key=lambda config: grid_cost(config, problem, num_sms))
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
-    """Returns what the rule chooses, for every dtype, d_head and kind of V, sorted."""
+    """Returns what the heuristic chooses, for every dtype, d_head and kind of V, sorted."""
     return sorted(
         config
         for dtype in DType
         for d_head in _SCORE_TILES
         for fp8_values in (False, True)
-        for config in fp8_rules(dtype, d_head, fp8_values)
+        for config in fp8_candidates(dtype, d_head, fp8_values)
     )

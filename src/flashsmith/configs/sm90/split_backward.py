@@ -179,10 +179,10 @@ def _tile_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
 
 
 def _stage_problems(config: Sm90SplitBackwardKernelConfig) -> Iterator[str]:
-    for name, least in MIN_STAGES.items():
+    for name, minimum in MIN_STAGES.items():
         stages = getattr(config, name)
-        if not least <= stages <= MAX_STAGES:
-            yield f"{name} is {stages}; supported are {least} to {MAX_STAGES}."
+        if not minimum <= stages <= MAX_STAGES:
+            yield f"{name} is {stages}; supported are {minimum} to {MAX_STAGES}."
     if config.cluster_size > MAX_CLUSTER:
         yield f"cluster_size is {config.cluster_size}; supported are 1 and {MAX_CLUSTER}."
 

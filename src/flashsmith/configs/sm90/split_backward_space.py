@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flashsmith.configs.legality import with_most_stages
+from flashsmith.configs.legality import with_max_stages
 from flashsmith.configs.sm90.backward import B_R
 from flashsmith.configs.sm90.forward import WGMMA_M
 from flashsmith.configs.sm90.split_backward import (
@@ -27,7 +27,7 @@ class SplitBackwardStages(NamedTuple):
 
 
 # By d_head, as many as there is room for.
-_RULE = {
+_HEURISTIC = {
     64: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
     96: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
     128: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
@@ -53,18 +53,18 @@ def make_sm90_split_backward_config(
     )
 
 
-def rule(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
+def heuristic(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
     """Returns one configuration for each d_head. Raises ValueError for others."""
-    if d_head not in _RULE:
-        supported = ", ".join(map(str, _RULE))
+    if d_head not in _HEURISTIC:
+        supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 split backward supports {supported}")
-    return make_sm90_split_backward_config(dtype, d_head, _RULE[d_head], cluster_size=2)
+    return make_sm90_split_backward_config(dtype, d_head, _HEURISTIC[d_head], cluster_size=2)
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90SplitBackwardKernelConfig]:
     """Of both kernels as many stages as there is room for; blocks alone and in pairs."""
-    fewest = SplitBackwardStages(*MIN_STAGES.values())
-    plain = make_sm90_split_backward_config(dtype, d_head, fewest, cluster_size=1)
+    minimum = SplitBackwardStages(*MIN_STAGES.values())
+    plain = make_sm90_split_backward_config(dtype, d_head, minimum, cluster_size=1)
     return [
         make_sm90_split_backward_config(
             dtype,
@@ -72,7 +72,7 @@ def tuning_space(dtype: DType, d_head: int) -> list[Sm90SplitBackwardKernelConfi
             SplitBackwardStages(dQ.K_stages, dQ.V_stages, dK_dV.Q_stages, dK_dV.dO_stages),
             cluster_size,
         )
-        for dQ in with_most_stages(plain, ("K_stages", "V_stages"), MAX_STAGES)
-        for dK_dV in with_most_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES)
+        for dQ in with_max_stages(plain, ("K_stages", "V_stages"), MAX_STAGES)
+        for dK_dV in with_max_stages(plain, ("Q_stages", "dO_stages"), MAX_STAGES)
         for cluster_size in range(1, MAX_CLUSTER + 1)
     ]

@@ -121,10 +121,10 @@ void cluster_sync(Where where) {
 // ---- mbarriers ----
 
 void mbarrier_init(void *barrier, int count, Where where) {
-  constexpr int kMostArrivals = (1 << 20) - 1;
+  constexpr int kMaxArrivals = (1 << 20) - 1;
   site_alone({Instruction::mbarrier_init, 0, where}, [&](Block &block, Thread &thread) {
     const unsigned arrivals =
-        checked(Instruction::mbarrier_init, count, 1, kMostArrivals, "arrivals");
+        checked(Instruction::mbarrier_init, count, 1, kMaxArrivals, "arrivals");
     block.mbarriers.initialise(thread, offset_of_barrier(block, thread, barrier), arrivals);
   });
 }
@@ -147,10 +147,10 @@ void mbarrier_arrive_remote(void *barrier, int rank, Where where) {
 void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where) {
   const Step step{Instruction::mbarrier_arrive_expect_tx, 0, where};
   site_alone(step, [&](Block &block, Thread &thread) {
-    constexpr int kMostBytes = (1 << 20) - 1;
+    constexpr int kMaxBytes = (1 << 20) - 1;
     ++block.counters.mbarrier_arrivals;
     block.mbarriers.arrive(thread, offset_of_barrier(block, thread, barrier),
-                           checked(step.instruction(), bytes, 0, kMostBytes, "bytes"));
+                           checked(step.instruction(), bytes, 0, kMaxBytes, "bytes"));
   });
 }
 
@@ -204,9 +204,9 @@ void wgmma_commit_group(Where where) {
 }
 
 void wgmma_wait_group(int pending, Where where) {
-  constexpr int kMostPending = 7;
+  constexpr int kMaxPending = 7;
   const Step step{Instruction::wgmma_wait_group, static_cast<uint32_t>(pending), where};
-  checked(step.instruction(), pending, 0, kMostPending, "groups left pending");
+  checked(step.instruction(), pending, 0, kMaxPending, "groups left pending");
   if (self->block->drops(step)) return;
   Nothing nothing;
   collective_until(step, nothing, [](Block &block, Warp &warp, Nothing **) {

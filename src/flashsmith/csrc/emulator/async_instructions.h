@@ -5,11 +5,12 @@
 
 namespace flashsmith::emulator {
 
-inline unsigned checked(Instruction instruction, int value, int least, int most, const char *what) {
-  if (value < least || value > most) {
+inline unsigned checked(Instruction instruction, int value, int minimum, int maximum,
+                        const char *what) {
+  if (value < minimum || value > maximum) {
     throw Problem{self->lane,
-                  std::to_string(value) + " " + what + ": must be " + std::to_string(least) +
-                      " to " + std::to_string(most),
+                  std::to_string(value) + " " + what + ": must be " + std::to_string(minimum) +
+                      " to " + std::to_string(maximum),
                   instruction};
   }
   return static_cast<unsigned>(value);

@@ -15,10 +15,10 @@ constexpr size_t kStackReserve = 32 << 10;
 // Stacks at equal distances would share the same sets of the cache.
 constexpr size_t kStackColours = 32, kStackColourBytes = 128;
 
-// What a thread gets at launch, if the launch bounds leave room for one block of a multiprocessor.
+// What a thread gets at launch, if the launch bounds leave room for one block of an SM.
 unsigned launch_registers(unsigned threads) {
-  constexpr unsigned kRegisters = 64 << 10, kMost = 255, kUnit = 8;
-  return std::min(kMost, kRegisters / threads / kUnit * kUnit);
+  constexpr unsigned kRegisters = 64 << 10, kMax = 255, kUnit = 8;
+  return std::min(kMax, kRegisters / threads / kUnit * kUnit);
 }
 
 // The first lane of the warp that waits alone, or nullptr.

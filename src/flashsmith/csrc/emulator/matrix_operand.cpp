@@ -153,7 +153,7 @@ void multiply_add(float *c, const float *a, const float *b, int n) {
 FLASHSMITH_CLONES
 void multiply_add_e4m3(float *c, const float *a, const float *b, int n) {
   constexpr int kColumns = 8, kWgmmaK = wgmma_k(MmaType::e4m3), kKept = 13;
-  constexpr uint32_t kExponent = 0x7F800000, kLeast = (kKept + 1) << 23, kUnit = 127 << 23;
+  constexpr uint32_t kExponent = 0x7F800000, kMin = (kKept + 1) << 23, kUnit = 127 << 23;
   constexpr uint32_t kKeptBits = ~((1U << (23 - kKept)) - 1);
   typedef float Row __attribute__((vector_size(kColumns * sizeof(float))));
   typedef int32_t Numbers __attribute__((vector_size(kColumns * sizeof(int32_t))));
@@ -176,7 +176,7 @@ void multiply_add_e4m3(float *c, const float *a, const float *b, int n) {
       // Numbers are counted in units of 2^-kKept of the largest's leading one.
       Bits exponent = largest & kExponent;
       const auto is_finite = exponent != kExponent;
-      exponent = exponent < kLeast ? Bits{} + kLeast : exponent;
+      exponent = exponent < kMin ? Bits{} + kMin : exponent;
       const Row unit = reinterpret_cast<Row>(exponent - (kKept << 23));
       const Row inverse = reinterpret_cast<Row>(2 * kUnit + (kKept << 23) - exponent);
       const auto units = [&](Row row) {

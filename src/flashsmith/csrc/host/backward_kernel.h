@@ -15,7 +15,7 @@ class BackwardKernel : public Kernel {
   virtual void check_layout(const BackwardTensors &) const {}
 
   virtual Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
-                    int multiprocessors) const = 0;
+                    int num_sms) const = 0;
 
   // Of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,

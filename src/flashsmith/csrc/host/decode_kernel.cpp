@@ -4,84 +4,84 @@
 #include <bit>
 
 namespace flashsmith {
-int64_t DecodeKernel::most_rounds(const ForwardProblem &problem) const {
-  return quotient_up(problem.seq_len_k, blocks_.round_keys);
+int64_t DecodeKernel::max_steps(const ForwardProblem &problem) const {
+  return quotient_up(problem.seq_len_k, blocks_.step_keys);
 }
 
-int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int multiprocessors) const {
-  constexpr int kLong = 32;                 // rounds
-  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for a multiprocessor's share of the memory
-  const int64_t most = std::max<int64_t>(most_rounds(problem) / blocks_.fewest_rounds, 1);
-  const int64_t of_SMs = std::max<int64_t>(multiprocessors / n_tiles(problem), 1);
-  const int64_t of_blocks = int64_t{multiprocessors} * blocks_.blocks_per_SM / n_tiles(problem);
-  const bool is_long = most_rounds(problem) / of_SMs >= kLong;
+int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
+  constexpr int kLong = 32;                 // KV steps
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for an SM's share of the memory
+  const int64_t maximum = std::max<int64_t>(max_steps(problem) / blocks_.min_steps, 1);
+  const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
+  const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
+  const bool is_long = max_steps(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
   // Of small blocks it takes several in any case.
-  const bool is_small = blocks_.blocks_per_SM > 2 && most_rounds(problem) >= 4 * of_blocks;
-  return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, most);
+  const bool is_small = blocks_.blocks_per_SM > 2 && max_steps(problem) >= 4 * of_blocks;
+  return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, maximum);
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
-  constexpr int kNotWorthALine = 8;  // rounds of a part
-  return problem.batch == 1 || quotient_up(most_rounds(problem), splits) <= kNotWorthALine;
+  constexpr int kNotWorthStreamK = 8;  // KV steps of a split
+  return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
 }
 
 int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
-                               const DecodePlan &plan, int multiprocessors) const {
-  const int64_t most = int64_t{multiprocessors} * blocks_.blocks_per_SM;
-  if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, most);
-  const int64_t parts = n_tiles(problem) * plan.even_splits;
-  if (plan.is_even) return std::min(parts, most);
-  const int64_t rounds = most_rounds(problem) + 1;  // one is a tile's charge
-  const bool one_each = parts <= multiprocessors;
-  return std::min(n_tiles(problem) * rounds, one_each ? multiprocessors : most);
+                               const DecodePlan &plan, int num_sms) const {
+  const int64_t maximum = int64_t{num_sms} * blocks_.blocks_per_SM;
+  if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, maximum);
+  const int64_t all_splits = n_tiles(problem) * plan.even_splits;
+  if (plan.is_even) return std::min(all_splits, maximum);
+  const int64_t steps = max_steps(problem) + 1;  // one is a tile's fixed cost
+  const bool one_each = all_splits <= num_sms;
+  return std::min(n_tiles(problem) * steps, one_each ? num_sms : maximum);
 }
 
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                              int multiprocessors) const {
+                              int num_sms) const {
   if (problem.is_empty()) return {};
   DecodePlan plan;
-  plan.even_splits = static_cast<int>(even_splits(problem, multiprocessors));
+  plan.even_splits = static_cast<int>(even_splits(problem, num_sms));
   plan.is_even = is_even(problem, plan.even_splits);
-  const int64_t parts = n_tiles(problem) * plan.even_splits;
-  const int64_t blocks = n_blocks(problem, own, plan, multiprocessors);
-  plan.parts_of_SM = static_cast<int>(quotient_up(parts, multiprocessors));
-  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, multiprocessors));
+  const int64_t all_splits = n_tiles(problem) * plan.even_splits;
+  const int64_t blocks = n_blocks(problem, own, plan, num_sms);
+  plan.splits_of_SM = static_cast<int>(quotient_up(all_splits, num_sms));
+  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, num_sms));
   const int64_t slots = decode_slots(own, n_tiles(problem), blocks);
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  if (splits == 1 || !merges_apart(problem, splits)) {
+  if (splits == 1 || !has_combine_kernel(problem, splits)) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
   // As SplitTiles has them.
-  add_merge(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
+  add_combine(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
   return plan;
 }
 
 int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
-  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kSumChunk;
+  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kPartialChunk;
 }
 
-void DecodeKernel::add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                             int64_t splits) const {
-  constexpr int64_t kSplitsOfThread = 8, kMostGroups = kMergeThreads / kWarpSize;
+void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                               int64_t splits) const {
+  constexpr int64_t kSplitsOfThread = 8, kMaxGroups = kCombineThreads / kWarpSize;
   const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
-  plan.merge_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMostGroups));
-  const int64_t blocks = quotient_up(n_chunks(problem), kMergeThreads / plan.merge_groups);
+  plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMaxGroups));
+  const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(
-      {.kernel = "merge_kernel",
-       .function = merge_,
+      {.kernel = "combine_kernel",
+       .function = combine_,
        .call = decode_.call,
        .grid = {static_cast<unsigned>(places), static_cast<unsigned>(blocks), 1},
        .cluster = 1,
-       .threads = kMergeThreads,
-       .shared_memory_bytes = kMergeThreads * kThreadSumBytes,
+       .threads = kCombineThreads,
+       .shared_memory_bytes = kCombineThreads * kThreadPartialBytes,
        .overlaps = true});
 }
 

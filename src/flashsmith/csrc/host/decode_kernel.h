@@ -9,39 +9,39 @@ namespace flashsmith {
 
 // How blocks of a family's kernels visit keys.
 struct DecodeBlocks {
-  int round_keys;  // that all teams of a block visit side by side
+  int step_keys;  // that all teams of a block visit side by side
   int blocks_per_SM;
-  int fewest_rounds;  // of a part of a work tile
-  int arrivals;       // counters of a work tile
+  int min_steps;  // of a split of a work tile
+  int arrivals;   // counters of a work tile
 };
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
   Launch decode_;  // all but its grid
-  const void *merge_, *append_;
+  const void *combine_, *append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
-  // Of each work tile, rounds of keys if the cache is full.
-  int64_t most_rounds(const ForwardProblem &problem) const;
+  // Of each work tile, KV steps if the cache is full.
+  int64_t max_steps(const ForwardProblem &problem) const;
 
-  // By which all multiprocessors are busy, with several blocks each if these are long.
-  int64_t even_splits(const ForwardProblem &problem, int multiprocessors) const;
+  // By which all SMs are busy, with several blocks each if these are long.
+  int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
-  // Whether blocks are sure to have parts of equal size, or so short ones that nothing is gained.
+  // Whether blocks are sure to have splits of equal size, or so short ones that nothing is gained.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
-  // Whether a kernel of its own merges what splits of work tiles have handed on, or the last one.
-  virtual bool merges_apart(const ForwardProblem &problem, int64_t splits) const = 0;
+  // Whether a kernel of its own combines what splits of work tiles have stored, or the last one.
+  virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
   // Adds that kernel's launch, and what it is told, to a plan.
-  void add_merge(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                 int64_t splits) const;
+  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
+                   int64_t splits) const;
 
-  // Blocks that are resident at a time, or fewer: as many as there are rounds of keys. Where a
-  // multiprocessor has one part it has one block: of two on some the other would be idle.
+  // Blocks that are resident at a time, or fewer: as many as there are KV steps. Where an
+  // SM has one split it has one block: of two on some the other would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
-                   int multiprocessors) const;
+                   int num_sms) const;
 
  public:
   template <typename Named>
@@ -57,13 +57,13 @@ class DecodeKernel : public Kernel {
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
-        merge_(reinterpret_cast<const void *>(kernel.function.merge)),
+        combine_(reinterpret_cast<const void *>(kernel.function.combine)),
         append_(reinterpret_cast<const void *>(kernel.function.append)),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
-        token_scales(kernel.config.token_scales) {}
+        per_token_scale(kernel.config.per_token_scale) {}
 
-  const ScalarType cache;   // the type of K and V
-  const bool token_scales;  // each row of them may have its own
+  const ScalarType cache;      // the type of K and V
+  const bool per_token_scale;  // each row of them may have its own
 
   ScalarType type_of(Element element) const override {
     return element == Element::of_cache ? cache : tiles.dtype;
@@ -72,10 +72,9 @@ class DecodeKernel : public Kernel {
   // Throws ValueError for a cache that the kernels cannot read as it lies.
   virtual void check_layout(const DecodeTensors &) const {}
 
-  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own,
-                  int multiprocessors) const;
+  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
 
-  // Of kSumChunk numbers, in the sums of a work tile.
+  // Of kPartialChunk numbers, in the sums of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;
 
   // Of all launches of the plan, for tensors that passed the checks.

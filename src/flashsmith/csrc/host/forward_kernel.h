@@ -14,7 +14,7 @@ class ForwardKernel : public Kernel {
   // Throws ValueError for a layout that other families take, but not this one.
   virtual void check_layout(const ForwardTensors &) const {}
 
-  virtual Plan plan(const ForwardProblem &problem, int multiprocessors) const = 0;
+  virtual Plan plan(const ForwardProblem &problem, int num_sms) const = 0;
 
   // Of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,

@@ -9,7 +9,7 @@ namespace flashsmith {
 
 // How many blocks a device runs side by side. Throws ValueError if this library is for another kind
 // of device.
-int multiprocessors_of(DLDevice device);
+int num_sms_of(DLDevice device);
 
 using Stream = void *;
 

@@ -77,7 +77,7 @@ int attribute(cudaDeviceAttr name, int device) {
 
 // What plans go by. It is asked for once, as every call of another size makes a plan.
 struct DeviceFacts {
-  int major, minor, multiprocessors;
+  int major, minor, num_sms;
 };
 
 DeviceFacts facts_of(int device) {
@@ -92,7 +92,7 @@ DeviceFacts facts_of(int device) {
 }
 
 void check_capability(const FamilyGpus &gpus, int device) {
-  const auto [major, minor, multiprocessors] = facts_of(device);
+  const auto [major, minor, num_sms] = facts_of(device);
   if (!gpus.include(major, minor)) {
     TVM_FFI_THROW(DeviceError) << "GPU " << device << " has compute capability " << major << "."
                                << minor << "; the " << gpus.family << " family runs on "
@@ -159,11 +159,11 @@ void launch_one(const Launch &launch, const KernelArguments &arguments, cudaStre
 
 }  // namespace
 
-int multiprocessors_of(DLDevice device) {
+int num_sms_of(DLDevice device) {
   if (device.device_type != kDLCUDA) {
     TVM_FFI_THROW(ValueError) << "q is not on a GPU, but the library was compiled for one";
   }
-  return facts_of(device.device_id).multiprocessors;
+  return facts_of(device.device_id).num_sms;
 }
 
 Stream current_stream(DLDevice device) {

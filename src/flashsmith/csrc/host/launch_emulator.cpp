@@ -46,7 +46,7 @@ void emulate(std::span<const emulator::Launch> launches, Emulation &emulation) {
 
 }  // namespace
 
-int multiprocessors_of(DLDevice device) {
+int num_sms_of(DLDevice device) {
   if (device.device_type != kDLCPU) {
     TVM_FFI_THROW(ValueError) << "q is not in CPU memory, but the library is for the emulator";
   }

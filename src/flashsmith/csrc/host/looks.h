@@ -25,7 +25,7 @@ struct TensorLook {
 class Looks {
   std::vector<TensorLook> looks_;  // of the tensors that were given
   uint32_t given_ = 0;             // which those are: a bit each
-  static_assert(kMostTensors <= 32, "a bit for each");
+  static_assert(kMaxTensors <= 32, "a bit for each");
 
  public:
   explicit Looks(const Tensors &tensors);

@@ -16,13 +16,13 @@ struct Grid {
 
 // The argument of a kernel: a family's struct, as bytes.
 class KernelArguments {
-  static constexpr size_t kMost = 1536, kAlignment = 128;  // tensor maps want it
-  alignas(kAlignment) std::array<std::byte, kMost> bytes_;
+  static constexpr size_t kMax = 1536, kAlignment = 128;  // tensor maps want it
+  alignas(kAlignment) std::array<std::byte, kMax> bytes_;
 
  public:
   template <typename Args>
   explicit KernelArguments(const Args &args) {
-    static_assert(sizeof(Args) <= kMost && alignof(Args) <= kAlignment, "the arguments have room");
+    static_assert(sizeof(Args) <= kMax && alignof(Args) <= kAlignment, "the arguments have room");
     static_assert(std::is_trivially_copyable_v<Args>, "the arguments are bytes");
     std::memcpy(bytes_.data(), &args, sizeof(Args));
   }

@@ -8,9 +8,9 @@ namespace flashsmith {
 
 // Whether tiles are listed. Where a warp knows all sequences, one a lane, each block finds its own
 // tile instead: as fast as a list in up to two waves of blocks, without the launch before them.
-constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int multiprocessors) {
-  constexpr int kMostSequences = 32, kMostWaves = 2;
-  return n_tiles > kMostWaves * multiprocessors || n_sequences > kMostSequences;
+constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int num_sms) {
+  constexpr int kMaxSequences = 32, kMaxWaves = 2;
+  return n_tiles > kMaxWaves * num_sms || n_sequences > kMaxSequences;
 }
 
 template <typename Args, typename Function>

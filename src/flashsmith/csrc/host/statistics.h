@@ -32,7 +32,7 @@ void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &t
   const auto heads = static_cast<unsigned>(problem.n_heads);
   // Where there are no queries, some keys may still belong to no sequence.
   const int blocks = std::max((problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows,
-                              tensors.forward().is_ragged() ? 1 : 0);
+                              tensors.forward().is_varlen() ? 1 : 0);
   if (problem.batch == 0 || problem.n_heads == 0 || blocks == 0) return;
   plan.launches.push_back(
       {.kernel = "row_statistics_kernel",

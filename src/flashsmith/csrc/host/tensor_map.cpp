@@ -19,7 +19,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int kMostRank = 5;
+constexpr int kMaxRank = 5;
 constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
 
 int element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
@@ -30,7 +30,7 @@ struct Description {
   ScalarType type;
   Box box;
   int rank;
-  std::array<uint64_t, kMostRank> sizes, strides;  // strides in bytes
+  std::array<uint64_t, kMaxRank> sizes, strides;  // strides in bytes
 
   bool operator==(const Description &) const = default;
 };
@@ -56,17 +56,17 @@ Description describe(const TensorView &t, ScalarType type, const Box &box) {
 }
 
 // The dimensions are d_head, row, head, end, shift (sm90/rows.cuh).
-Description describe_ragged(const TensorView &t, ScalarType type, const Box &box) {
-  constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kRaggedRows + 1;
+Description describe_varlen(const TensorView &t, ScalarType type, const Box &box) {
+  constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kVarlenRows + 1;
   const auto element = static_cast<uint64_t>(element_bytes(t));
   const uint64_t row = static_cast<uint64_t>(row_stride(t)) * element;
   return {.base = t.data_ptr(),
           .type = type,
           .box = box,
           .rank = 5,
-          .sizes = {static_cast<uint64_t>(t.size(kDim)), kRaggedRows,
+          .sizes = {static_cast<uint64_t>(t.size(kDim)), kVarlenRows,
                     static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
-          .strides = {element, row, stride_of(t, kHead), row, kRaggedShift - row}};
+          .strides = {element, row, stride_of(t, kHead), row, kVarlenShift - row}};
 }
 
 #ifdef FLASHSMITH_EMULATOR
@@ -145,9 +145,9 @@ void make_context_current() {
 ptx::TensorMap encode(const Description &tensor) {
   static const Encode encode_tiled = find_encode();
   make_context_current();
-  const cuuint32_t box[kMostRank] = {static_cast<cuuint32_t>(tensor.box.columns),
-                                     static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
-  const cuuint32_t element_strides[kMostRank] = {1, 1, 1, 1, 1};
+  const cuuint32_t box[kMaxRank] = {static_cast<cuuint32_t>(tensor.box.columns),
+                                    static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
+  const cuuint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
   ptx::TensorMap map;
   const CUresult result =
       encode_tiled(&map, data_type(tensor.type), static_cast<cuuint32_t>(tensor.rank), tensor.base,
@@ -187,9 +187,9 @@ int64_t row_stride(const TensorView &t) {
 }
 
 void check_map_strides(const Argument &argument, const TensorView &t) {
-  const int64_t most = (int64_t{1} << 40) / element_bytes(t);
+  const int64_t maximum = (int64_t{1} << 40) / element_bytes(t);
   for (int i = kBatch; i <= kHead; i++) {
-    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= most)) {
+    if (t.size(i) > 1 && (t.stride(i) <= 0 || t.stride(i) >= maximum)) {
       TVM_FFI_THROW(ValueError) << argument.name << " has " << kDimensions[i] << " stride "
                                 << t.stride(i) << " elements; the sm90 family takes "
                                 << 16 / element_bytes(t) << " to 2^"
@@ -218,9 +218,9 @@ void check_map_pages(const Argument &argument, const TensorView &t) {
 }
 
 void check_map_reach(const Argument &argument, const TensorView &t) {
-  constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;
+  constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;
   const int64_t rows = t.stride(kBatch) / row_stride(t);
-  if (t.size(kBatch) > 1 && t.size(kBatch) > kMostRows / rows) {
+  if (t.size(kBatch) > 1 && t.size(kBatch) > kMaxRows / rows) {
     TVM_FFI_THROW(ValueError)
         << argument.name << " has " << t.size(kBatch) << " entries or pages, each of them " << rows
         << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";
@@ -234,7 +234,7 @@ int map_batch_rows(const TensorView &t) {
 // A map is a pure function of the description: one that was made before is as good as a new one,
 // whatever became of the memory in between.
 ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box,
-                               bool ragged) {
+                               bool varlen) {
   struct Kept {
     Description description;
     ptx::TensorMap map;
@@ -243,7 +243,7 @@ ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const 
   static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
   if (tensor.numel() == 0) return {};  // nothing is copied, and the driver takes none such
   const Description description =
-      ragged ? describe_ragged(tensor, type, box) : describe(tensor, type, box);
+      varlen ? describe_varlen(tensor, type, box) : describe(tensor, type, box);
   Kept &place = kept[place_of<kPlaces>(description)];
   if (place.description != description) place = {description, encode(description)};
   return place.map;

@@ -22,11 +22,11 @@ struct Box {
 // batch's stride: so that one ends a whole number of rows after the other.
 int64_t row_stride(const tvm::ffi::TensorView &tensor);
 
-// Of a (batch, sequence, head, d_head) tensor that passed the checks; `ragged`: of its sequences
+// Of a (batch, sequence, head, d_head) tensor that passed the checks; `varlen`: of its sequences
 // with lengths of their own, see sm90/rows.cuh. Of an empty tensor: one that nobody may use. Throws
 // DeviceError if the driver refuses.
 ptx::TensorMap make_tensor_map(const tvm::ffi::TensorView &tensor, ScalarType type, const Box &box,
-                               bool ragged);
+                               bool varlen);
 
 // Throws ValueError for strides that copies cannot step by: they are positive only.
 void check_map_strides(const Argument &argument, const tvm::ffi::TensorView &t);

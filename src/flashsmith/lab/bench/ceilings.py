@@ -1,4 +1,4 @@
-"""What the card itself can do: a large matrix product, a copy."""
+"""What the GPU itself can do: a large matrix product, a copy."""
 
 from __future__ import annotations
 

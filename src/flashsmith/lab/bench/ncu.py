@@ -59,7 +59,7 @@ _MAX_LINES_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProfiledLaunch:
     """One kernel launch: its demangled name, and metrics by ncu's names, times in microseconds."""
 
     kernel: str
@@ -100,7 +100,7 @@ def _version(folder: Path) -> list[int]:
 
 def profile(
     target: Sequence[str], metrics: Iterable[str], report: Path
-) -> tuple[list[Launch], str]:
+) -> tuple[list[ProfiledLaunch], str]:
     """Runs ``target`` under ncu, and reads what it measured.
 
     Args:
@@ -165,7 +165,7 @@ def _last_lines(text: str) -> str:
     return "\n".join(text.strip().splitlines()[-_MAX_LINES_SHOWN:]) or "it printed nothing"
 
 
-def parse_raw_csv(text: str) -> list[Launch]:
+def parse_raw_csv(text: str) -> list[ProfiledLaunch]:
     """The launches in what ``ncu --csv --page raw`` prints.
 
     A row of names, a row of units, then a row for each launch. What the target or ncu print before
@@ -197,13 +197,13 @@ def parse_raw_csv(text: str) -> list[Launch]:
     return launches
 
 
-def _launch(names: list[str], units: list[str], cells: list[str]) -> Launch:
+def _launch(names: list[str], units: list[str], cells: list[str]) -> ProfiledLaunch:
     metrics = {}
     for name, unit, cell in zip(names, units, cells, strict=True):
         value = _number(cell)
         if value is not None:
             metrics[name] = value * _MICROSECONDS.get(unit, 1.0)
-    return Launch(cells[names.index(_KERNEL_NAME)], metrics)
+    return ProfiledLaunch(cells[names.index(_KERNEL_NAME)], metrics)
 
 
 def _number(cell: str) -> float | None:

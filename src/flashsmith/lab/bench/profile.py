@@ -14,7 +14,7 @@ from flashsmith.configs import (
     is_cpp_name,
     parse_kernel_name_into_instance,
 )
-from flashsmith.lab.bench.ncu import Launch
+from flashsmith.lab.bench.ncu import ProfiledLaunch
 
 # Columns and the metrics they are from: the first that the GPU has. Percentages of throughput and
 # utilisation are of what the unit could do in the kernel's whole time.
@@ -97,12 +97,12 @@ def identify(kernel: str) -> KernelId | str | None:
     return next((peer for peer, name in _PEER_KERNELS.items() if name.search(kernel)), None)
 
 
-def tabulate(launches: Sequence[Launch], workload: Workload) -> list[KernelProfile]:
+def tabulate(launches: Sequence[ProfiledLaunch], workload: Workload) -> list[KernelProfile]:
     """Returns the kernels of one workload, each once, in the order in which they ran first.
 
     The baseline is FA2 where it ran, else the first kernel. Launches of others are left out.
     """
-    groups: dict[KernelId | str, list[Launch]] = {}
+    groups: dict[KernelId | str, list[ProfiledLaunch]] = {}
     for launch in launches:
         owner = identify(launch.kernel)
         if owner is not None:
@@ -119,7 +119,7 @@ def tabulate(launches: Sequence[Launch], workload: Workload) -> list[KernelProfi
 def _make_profile(
     owner: KernelId | str,
     workload: Workload,
-    group: list[Launch],
+    group: list[ProfiledLaunch],
     metrics: dict[str, float | None],
     baseline_us: float | None,
 ) -> KernelProfile:
@@ -138,14 +138,14 @@ def _make_profile(
     )
 
 
-def _average(group: Sequence[Launch]) -> dict[str, float | None]:
+def _average(group: Sequence[ProfiledLaunch]) -> dict[str, float | None]:
     return {
         column: _rounded(_mean(group, names), 0 if column in _WHOLE else 3)
         for column, names in METRICS.items()
     }
 
 
-def _mean(group: Sequence[Launch], names: Sequence[str]) -> float | None:
+def _mean(group: Sequence[ProfiledLaunch], names: Sequence[str]) -> float | None:
     for name in names:
         values = [launch.metrics[name] for launch in group if name in launch.metrics]
         if values:
@@ -153,7 +153,7 @@ def _mean(group: Sequence[Launch], names: Sequence[str]) -> float | None:
     return None
 
 
-def _stalls(group: Sequence[Launch]) -> dict[str, float]:
+def _stalls(group: Sequence[ProfiledLaunch]) -> dict[str, float]:
     """Warps that wait for each reason, for every instruction that is issued."""
     means = {
         match[1]: round(_mean(group, [name]) or 0.0, 3)

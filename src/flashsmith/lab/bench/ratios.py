@@ -65,11 +65,11 @@ def rate_table(rows: Sequence[TimeRow]) -> str:
 def ratio_sentence(rows: Sequence[TimeRow]) -> str:
     """Returns the geometric mean over all shapes, and the least ratio with its shape."""
     ours = [row for by_length in ratios(rows).values() for row in by_length.values()]
-    least = min(ours, key=lambda row: row.ratio_to_best_peer or 0)
+    minimum = min(ours, key=lambda row: row.ratio_to_best_peer or 0)
     below = sum((row.ratio_to_best_peer or 0) < 1 for row in ours)
     return (
         f"Geometric mean of {len(ours)} shapes: {_mean(ours)}; least: "
-        f"{_ratio(least, 3)} ({least.workload}); {below} below 1."
+        f"{_ratio(minimum, 3)} ({minimum.workload}); {below} below 1."
     )
 
 

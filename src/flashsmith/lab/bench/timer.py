@@ -1,7 +1,7 @@
 """Timing on the GPU by events: in turn with a flushed L2, back to back, and in a CUDA graph.
 
 In turn is fair to short runs: every candidate meets the same clocks and an L2 without its data.
-Back to back is what a loop of training sees: one kernel again and again, the card as warm, the
+Back to back is what a loop of training sees: one kernel again and again, the GPU as warm, the
 clocks as low and L2 as full as this kernel makes them.
 """
 
@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
-_LEAST_LAUNCHES = 5  # back to back, however long one takes
+_MIN_LAUNCHES = 5  # back to back, however long one takes
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
 _PACE_HEAD_START_MS = 2.0
@@ -55,7 +55,7 @@ def time_interleaved(
     pause: float = 0.0,
     head_start: float = 0.0,
 ) -> dict[str, Timing]:
-    """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the card.
+    """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the GPU.
 
     Before each run L2 is overwritten. The time is between two events on the stream; the overwriting
     keeps the GPU busy meanwhile, so the host's launch cost is not in it.
@@ -99,9 +99,9 @@ def time_back_to_back(
     A time is from the end of one launch to the end of the next. The host stays ahead of the GPU, so
     its launch cost is not in it.
 
-    At its power limit a card does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
+    At its power limit a GPU does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
     a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
-    therefore the mean over one period or more. After a rest the same card runs at full clocks for a
+    therefore the mean over one period or more. After a rest the same GPU runs at full clocks for a
     second, so the first candidate has a turn before that is not timed, and nobody rests after.
 
     Args:
@@ -150,7 +150,7 @@ def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float
     head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
 
     def launch(total_ms: float) -> list[list[torch.cuda.Event]]:
-        left = max(_LEAST_LAUNCHES, math.ceil(total_ms / gpu_ms))
+        left = max(_MIN_LAUNCHES, math.ceil(total_ms / gpu_ms))
         queued = []
         while left > 0:
             count = min(left, _LAUNCHES_AT_ONCE)

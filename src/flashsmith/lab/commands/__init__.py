@@ -1,5 +1,5 @@
-"""Kernels built, run, checked and timed as the commands ask; says nothing itself.
+"""Builds, runs, checks and times kernels for the commands; prints nothing itself.
 
-torch is loaded by the modules of the commands, and not by ``request``, ``kernel_words``,
-``files``, ``driver``, ``reporter`` and ``build``.
+The modules of the commands load torch; ``request``, ``kernel_words``, ``files``, ``driver``,
+``reporter`` and ``build`` do not.
 """

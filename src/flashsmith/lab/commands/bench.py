@@ -57,11 +57,12 @@ class Benchmark:
     """The measurements that are asked for.
 
     Attributes:
-        peers: Their names; None: those that are available.
-        repeats: In turn: runs of each candidate.
-        milliseconds: Back to back: how long each is timed.
-        counts: What the emulator counts, in place of times.
-        arguments: The options as written: results of others are not added to these.
+        peers: Names of peers; None: all that are available.
+        repeats: Runs of each candidate when candidates are timed in turn.
+        milliseconds: Duration of each measurement when candidates are timed back to back.
+        counts: Whether the emulator's counts are taken in place of times.
+        arguments: The options as the user wrote them. A folder measured with other options is
+            refused, so that results do not mix.
     """
 
     request: Request
@@ -101,10 +102,10 @@ class Measured:
 
 
 def run(asked: Benchmark, out: Path, reporter: Reporter, *, force: bool) -> Measured:
-    """Measures what the folder ``out`` lacks; ``force``: forgets what it has.
+    """Measures what the folder ``out`` lacks; with ``force``, discards what it has.
 
     Raises:
-        GpuLostError: A candidate broke the GPU's state for this process; a new one goes on.
+        GpuLostError: A candidate broke this process's GPU context; a new process resumes.
     """
     workloads = asked.request.workloads(_FOR_COUNTS if asked.counts else ON_A_GPU)
     _check_words(asked, workloads)
@@ -161,7 +162,7 @@ def _time(
 
 
 def _check_words(asked: Benchmark, workloads: Iterable[Workload]) -> None:
-    """Raises ValueError for a peer or kernel that is none, before a GPU is asked for."""
+    """Raises ValueError for an unknown peer or kernel, before the GPU is looked for."""
     if asked.counts and asked.peers:
         raise ValueError("--emulator-counts counts kernels only; leave out --peers")
     find_peers(asked.peers or [])
@@ -174,7 +175,7 @@ def make_cases(
     """Returns a case for each workload; workloads that no kernel is chosen for are left out.
 
     Raises:
-        ValueError: A word chooses no kernel at any shape.
+        ValueError: A word matches no kernel for any workload.
     """
     cases = []
     fitting = set()

@@ -1,4 +1,4 @@
-"""The files of a benchmark: Markdown and plots of the rows that it measured."""
+"""Writes a benchmark's files: Markdown and plots of the measured rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def times_csv(regime: str) -> str:
 
 
 def find_plots(note: Callable[[str], None]) -> ModuleType | None:
-    """Returns what draws the plots; None where that is not installed, which is said."""
+    """Returns the module that draws plots; None, after a note, if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         note(
             "no plots: matplotlib is not installed (`pip install 'flashsmith[bench]'`); the same "
@@ -32,7 +32,7 @@ def find_plots(note: Callable[[str], None]) -> ModuleType | None:
 
 
 def remove_reports(out: Path) -> None:
-    """Removes the Markdown and the plots of all regimes: their rows are forgotten."""
+    """Removes the Markdown files and plots of all regimes, because their rows are discarded."""
     for stem in ("forward", "tflops", "roofline"):
         for name in (with_regime(stem, regime) for regime in REGIMES):
             for suffix in (".md", ".png", ".svg"):
@@ -42,7 +42,7 @@ def remove_reports(out: Path) -> None:
 def write_times(
     rows: Sequence[TimeRow], session: Session, out: Path, plots: ModuleType | None
 ) -> list[Path]:
-    """Markdown and plots of one regime; returns all its files."""
+    """Writes Markdown and plots of one regime, and returns the paths of all its files."""
     if not rows:
         return []
     table = out / times_csv(rows[0].regime)
@@ -56,7 +56,7 @@ def write_times(
 def write_counts(
     rows: Sequence[CountRow], session: Session, out: Path, plots: ModuleType | None
 ) -> list[Path]:
-    """As ``write_times``, of what the emulator counted."""
+    """Writes Markdown and plots of what the emulator counted, and returns the paths."""
     table = out / COUNTS_CSV
     markdown = table.with_suffix(".md")
     markdown.write_text(summary.counts_markdown(rows, session.document))

@@ -1,4 +1,4 @@
-"""Which kernels and architectures a build is for."""
+"""Decides which kernels and architectures a build is for."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ Note = Callable[[str], None]
 def plan_for_attention(
     request: Request, target: Target, gpus: Sequence[str]
 ) -> dict[Target, list[KernelId]]:
-    """Returns what attention() takes, a library for each architecture: a family runs on some of
-    them.
+    """Returns the kernels that attention() may choose, for each architecture's library.
+
+    Each architecture has its own list, because a family does not run on all of them.
 
     Args:
-        request: Says variants, dtypes and d_heads.
+        request: Gives the variants, dtypes and d_heads.
         target: The emulator, or the architectures.
-        gpus: Names of the GPUs; where none is of an architecture, those of this machine, else all
-            that there are tables for.
+        gpus: Names of GPUs. If empty, this machine's GPUs of each architecture, or if it has none,
+            all GPUs of that architecture that have tables.
 
     Raises:
-        ValueError: attention() takes no kernel of these kinds somewhere.
+        ValueError: attention() has no kernel for the request on one of the architectures.
     """
     plan = {}
     for arch in target.archs or (None,):
@@ -51,7 +52,7 @@ def plan_for_attention(
 
 
 def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
-    """Returns the GPUs of an architecture to look up tables for, and the architecture itself."""
+    """Returns the GPU names whose tables are looked up for an architecture, then its own name."""
     if arch is None:
         return [None]
     here = gpus or [gpu.name for gpu in find_gpus()[0] if gpu.arch == arch]
@@ -59,14 +60,14 @@ def _names_of(arch: str | None, gpus: Sequence[str]) -> list[str | None]:
 
 
 def arch_of(gpu: str) -> str:
-    """Returns what to compile for a GPU of this name. Raises ValueError if none is known."""
+    """Returns the architecture to compile for on a named GPU. Raises ValueError if unknown."""
     return arch_name(get_gpu_architecture(gpu).compute_capability)
 
 
 def choose_target(
     kind: str | None, archs: Sequence[str], gpus: Sequence[str], note: Note
 ) -> Target:
-    """Returns the target as asked; what was not asked is found here, and said."""
+    """Returns the target of the options; finds what they leave open, and notes what it found."""
     if gpus and archs:
         raise ValueError("--gpu stands in place of --arch; leave out one of them")
     archs = archs or [arch_of(gpu) for gpu in gpus]

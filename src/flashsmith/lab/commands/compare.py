@@ -1,4 +1,4 @@
-"""Kernels and peers on random input, and how far off each is; a profiler may watch."""
+"""Compares kernels and peers with plain torch on random input, for use under a profiler too."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from flashsmith.runtime.device import target_of
 
 @dataclass(frozen=True)
 class Comparisons:
-    """What is compared; the request is of one d_head, length and variant."""
+    """The comparison to run; its request has one d_head, sequence length and variant."""
 
     request: Request
-    n_runs: int  # of each
+    n_runs: int  # of each candidate
     with_fa2: bool = False
-    with_fa3: bool = False  # or else FlashAttention-4
+    with_fa3: bool = False  # FlashAttention-4 if FlashAttention-3 is not available
 
 
 @dataclass
 class Row:
-    """One candidate: its largest differences from plain torch; None if it could not run."""
+    """A candidate's largest differences from plain torch; None if it could not run."""
 
     kernel: str
     dtype: str
     runs: int
     result: str
-    error: float | None = None  # from float32
+    error: float | None = None  # against torch in float32
     allowed: float | None = None
-    apart: float | None = None  # from the same in its own dtype
+    apart: float | None = None  # against torch in the candidate's own dtype
 
     def as_dict(self) -> dict[str, str | float | None]:
         return {
@@ -55,7 +55,7 @@ class Row:
 
 
 def compare_kernels(asked: Comparisons, reporter: Reporter) -> list[Row]:
-    """Runs everything; a candidate that cannot run is a row, and the others run all the same."""
+    """Runs all candidates; one that cannot run becomes a row with its error, and the rest run."""
     request = asked.request
     instances = chosen_kernels(request)
     device, why = choose_device(request.device)
@@ -76,13 +76,13 @@ def compare_kernels(asked: Comparisons, reporter: Reporter) -> list[Row]:
 
 
 def _name_on(device: str, peer: Peer) -> str:
-    """Returns the peer's name; on a CPU torch's SDPA runs its own attention, which is no
-    FlashAttention-2."""
+    """Returns the peer's name. On a CPU, torch's SDPA is not FlashAttention-2, and its name says
+    so."""
     return "torch SDPA on the CPU" if (device, peer.name) == ("cpu", "fa2") else peer.name
 
 
 def chosen_kernels(request: Request) -> list[KernelId]:
-    """Returns all of one d_head and variant."""
+    """Returns the kernels to compare, all of one variant. Raises ValueError for other variants."""
     instances = request.instances()
     (variant,) = request.variants
     refuse_other_variants(instances, variant)
@@ -92,7 +92,7 @@ def chosen_kernels(request: Request) -> list[KernelId]:
 def _workloads(
     request: Request, instances: Sequence[KernelId], *, on_gpu: bool
 ) -> Iterator[tuple[Workload, list[KernelId]]]:
-    """One for each dtype, as tensors have one, with its kernels."""
+    """Yields a workload for each dtype, with the kernels of that dtype."""
     batch, heads = request.batch or (4 if on_gpu else 1), request.heads or (16 if on_gpu else 1)
     ((d_head,), (seq_len,), (variant,)) = request.d_heads, request.seq_lens, request.variants
     for dtype in dict.fromkeys(instance.config.dtype for instance in instances):

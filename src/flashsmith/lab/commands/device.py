@@ -1,4 +1,4 @@
-"""Where kernels run: a GPU, or the emulator."""
+"""Chooses the device that kernels run on: a GPU, or the emulator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from flashsmith.errors import DeviceError
 
 
 def choose_device(wanted: str | None) -> tuple[str, str]:
-    """Where to run, `cuda` or `cpu` (the emulator), and the reason.
+    """Returns the device, `cuda` or `cpu` (the emulator), and the reason for it.
 
     Raises:
-        DeviceError: cuda is wanted, and torch has no GPU that the kernels run on.
+        DeviceError: cuda is wanted, but torch finds no GPU that the kernels run on.
         ValueError: ``wanted`` is neither.
     """
     if wanted not in (None, "cuda", "cpu"):
@@ -38,5 +38,5 @@ def _why_no_gpu() -> str:
 
 
 def where_it_is(device: str) -> str:
-    """Returns a device in words."""
+    """Returns the name of a device for messages."""
     return "the GPU" if device == "cuda" else "the emulator"

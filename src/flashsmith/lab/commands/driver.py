@@ -1,4 +1,4 @@
-"""The GPUs of this machine, asked of the driver without loading torch."""
+"""Finds the GPUs of this machine through nvidia-smi, without loading torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Gpu:
 
 
 def arch_name(compute_capability: tuple[int, int]) -> str:
-    """Returns what to compile for; from 9.0 on with the suffix that allows all instructions."""
+    """Returns the name of an architecture; from 9.0 on its suffix `a` allows all instructions."""
     major, minor = compute_capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def find_gpus() -> tuple[list[Gpu], str]:
-    """The GPUs that nvidia-smi lists, and if there are none, why."""
+    """Returns the GPUs that nvidia-smi lists, and if there are none, the reason."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)

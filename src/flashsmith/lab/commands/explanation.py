@@ -1,4 +1,4 @@
-"""Why a shape gets the kernel it gets, in words."""
+"""Explains in words why a shape gets its kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
-RULE = "rule"
+HEURISTIC = "heuristic"
 _Serving = Serving[Any, Any]
 _Entry = Entry[Any, Any]
 _Row = Measured[Any]
@@ -27,18 +27,18 @@ _Row = Measured[Any]
 
 @dataclass(frozen=True)
 class Explanation:
-    """A choice in words; what was measured only if it comes from a table."""
+    """A choice in words; only a choice from a table has the fields ``ms`` to ``portfolio``."""
 
     shape: str
     gpu: str | None
     kernel: str
-    source: str  # your table, shipped table, or rule
+    source: str  # your table, shipped table, or heuristic
     reason: str
     ms: float | None = None
     tflops: float | None = None
     measured: str | None = None
     next_best: str | None = None
-    rule: str | None = None
+    heuristic: str | None = None
     portfolio: str | None = None
     passed_over: tuple[str, ...] = ()
 
@@ -46,12 +46,12 @@ class Explanation:
 def explain_all(
     operation: Operation[Any, Any], request: Request, gpu: str | None
 ) -> list[Explanation]:
-    """Why each shape gets its kernel of an operation; on the GPU of this name, on this one, or on
-    the emulator.
+    """Explains the kernel of each shape, on the GPU of this name; None: on this machine's GPU, or
+    on the emulator if there is none.
 
     Raises:
-        ValueError: No GPU of this name is known, or it is too old for the kernels; or neither a
-            GPU nor sizes are named, and there is no GPU here.
+        ValueError: The GPU is unknown or too old for the kernels; or neither a GPU nor sizes are
+            named, and this machine has no GPU.
     """
     capability = None
     if gpu is not None:
@@ -69,7 +69,7 @@ def explain_all(
 
 
 def _gpu_here() -> tuple[str, Capability] | None:
-    """This machine's GPU, as torch names it; None where there is none, or no torch to ask."""
+    """Returns this machine's GPU, as torch names it; None without a GPU or without torch."""
     if find_spec("torch") is None:
         return None
     import torch
@@ -92,10 +92,10 @@ def explain(
     capability: Capability | None = None,
     operation: Operation[Any, Any] = FORWARD,
 ) -> Explanation:
-    """Why ``attention``, its backward or ``decode`` take which kernel for a workload on the GPU of
-    this name (None: a CPU).
+    """Explains the kernel that ``attention``, its backward or ``decode`` takes for a workload on
+    the GPU of this name (None: a CPU).
 
-    capability: The GPU's; None: going by its name.
+    capability: The GPU's compute capability; None: derived from its name.
     """
     choice: Choice[Any, Any] | FewQueriesChoice
     if operation is FORWARD:
@@ -106,7 +106,7 @@ def explain(
         shape=str(workload),
         gpu=gpu,
         kernel=choice.config.short_form(),
-        source=RULE,
+        source=HEURISTIC,
         reason=choice.reason,
         passed_over=choice.passed_over,
     )
@@ -128,7 +128,7 @@ def explain(
         tflops=row.tflops,
         measured=measured,
         next_best=_next_best(entry, row, served),
-        rule=_rule(entry, row, served),
+        heuristic=_heuristic(entry, row, served),
         portfolio=_portfolio(workload, choice.source.table),
     )
 
@@ -161,7 +161,7 @@ def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -
 
 
 def _portfolio(workload: Any, table: Table[Any, Any]) -> str:
-    """Returns what serves this kind of workload, whatever its sizes."""
+    """Describes the portfolio that serves all sizes of this kind of workload, and its loss."""
     key = table.key_of(workload)
     portfolios = portfolios_of(table)
     (found,) = (each for each in portfolios if (each.d_head, each.variant) == key.kind)
@@ -178,13 +178,13 @@ def _next_best(entry: _Entry, row: _Row, served: _Serving) -> str | None:
     return None if fitting is None else _compared(fitting, row)
 
 
-def _rule(entry: _Entry, row: _Row, served: _Serving) -> str:
-    rule = served.rule_config.for_dtype(entry.workload.dtype)
-    if rule == row.config:
+def _heuristic(entry: _Entry, row: _Row, served: _Serving) -> str:
+    heuristic = served.heuristic_config.for_dtype(entry.workload.dtype)
+    if heuristic == row.config:
         return "would choose the same"
-    measured = next((other for other in entry.ranked if other.config == rule), None)
+    measured = next((other for other in entry.ranked if other.config == heuristic), None)
     if measured is None:
-        return f"would choose {rule}, which was slower or wrong before the last round"
+        return f"would choose {heuristic}, which was slower or wrong before the last round"
     return f"would choose {_compared(measured, row)}"
 
 

@@ -1,4 +1,4 @@
-"""Files that a user names: none is lost without --force, and each appears whole."""
+"""Writes files that a user names: none is overwritten without --force, and each appears whole."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def check_output(
     input_file: Path | None = None,
     is_own: Callable[[Path], bool] = lambda _: False,
 ) -> None:
-    """Whether a command may write the file ``path``; called before any work is done.
+    """Raises ValueError if a command may not write the file ``path``; called before any work.
 
     Args:
-        option: How the user named the file, like `--output`.
+        option: The option that named the file, like `--output`.
         force: Whether an existing file may be overwritten, even the input.
-        input_file: What the command reads; the message says so if it is the same file.
-        is_own: Whether an existing file is of the kind that the command writes there anyway, so
-            that it may be updated without ``force``.
+        input_file: The command's input; the message says so if it is the same file.
+        is_own: Says whether an existing file has the format that the command writes, and may then
+            be updated without ``force``.
 
     Raises:
-        ValueError: ``path`` is no file, exists already, or cannot be written; nothing is left
-            there.
+        ValueError: ``path`` is not a file, exists already, or cannot be written. Nothing is left
+            behind.
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{option} {path} is not a file")
@@ -45,9 +45,9 @@ def check_output(
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Has ``write`` make the file beside ``path``, and renames it; a reader sees old or new.
+    """Has ``write`` make a file beside ``path``, then renames it: readers see the old or the new.
 
-    If ``write`` raises, what was at ``path`` stays. A symbolic link stays one: its target is
+    If ``write`` raises, ``path`` keeps its content. A symbolic link remains one: its target is
     replaced.
     """
     path = path.resolve()

@@ -1,4 +1,4 @@
-"""The workloads that tables are tuned on: one for each bucket that calls fall into."""
+"""The workloads that tables are tuned on: one for each bucket of a tuned table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned, rows_of_kernels
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.commands.request import ON_A_GPU, Request
 from flashsmith.problem import Problem
 
@@ -26,40 +26,40 @@ class Sizes(NamedTuple):
 
 _HEADS = 16
 _FULL = "full"
-# By name. Of two workloads in one bucket that of the earlier grid counts.
+# If two grids have a workload in the same bucket, the earlier grid's is tuned.
 GRIDS: Mapping[str, Sequence[Sizes]] = {
-    _FULL: (),  # as many tokens at each length: ON_A_GPU
+    _FULL: (),  # the same number of tokens at each length: ON_A_GPU
     "small": tuple(Sizes(batch, n, n) for n in ON_A_GPU.seq_lens for batch in (1, 2, 4)),
-    "chunk": (Sizes(1, 128, 8192), Sizes(1, 1024, 8192)),  # of a long prompt
+    "chunk": (Sizes(1, 128, 8192), Sizes(1, 1024, 8192)),  # chunks of a long prompt
     "decode": (Sizes(4, 1, 16384),),
 }
 
 
 def tuning_workloads(request: Request, gpu: str | None) -> list[Workload]:
-    """Returns what is asked for; where no sizes are, those of ``request.grids``, or all grids, that
-    fall into different buckets on the GPU of this name.
+    """Returns the workloads to tune. If the request names no sizes, they come from its grids, or
+    from all grids, one for each bucket on the GPU of this name.
 
     Raises:
-        ValueError: A grid is not known, or sizes stand beside it; names the option.
+        ValueError: A grid is unknown, or the request names both a grid and sizes.
     """
     if unknown := [name for name in request.grids if name not in GRIDS]:
         raise ValueError(f"--grid is {unknown[0]!r}; supported: {', '.join(GRIDS)}")
     if request.names_sizes:
         if request.grids:
-            raise ValueError("--grid has sizes of its own; leave out --seq-len, --batch and others")
+            raise ValueError("--grid sets all sizes; leave out --seq-len, --batch and others")
         return request.workloads(ON_A_GPU)
-    multiprocessors = count_multiprocessors(gpu or "")
+    num_sms = count_sms(gpu or "")
     found: dict[tuple[object, ...], Workload] = {}
     for dtype, d_head, variant in product(request.dtypes, request.d_heads, request.variants):
         of_kind = replace(request, dtypes=(dtype,), d_heads=(d_head,), variants=(variant,))
         for name in request.grids or GRIDS:
             for workload in _workloads_of(name, of_kind):
-                found.setdefault(workload.tuning_key(multiprocessors), workload)
+                found.setdefault(workload.tuning_key(num_sms), workload)
     return list(found.values())
 
 
 def _workloads_of(name: str, request: Request) -> list[Workload]:
-    """Of a grid, for a request of one kind."""
+    """Returns the workloads of a grid, for a request of one dtype, d_head and variant."""
     if name == _FULL:
         return request.workloads(ON_A_GPU)
     (dtype,), (d_head,), (variant,) = request.dtypes, request.d_heads, request.variants
@@ -75,10 +75,10 @@ def workloads_to_tune(
     gpu: str | None,
     capability: Capability | None,
 ) -> list[Any]:
-    """Lists what is tuned of an operation on the GPU of this name; None: on the emulator.
+    """Lists the workloads to tune of an operation on the GPU of this name; None: on the emulator.
 
-    Of decode all that tables tell apart, for the request's dtypes and head dimensions; of the
-    backward each shape with and without the same bits at every run.
+    For decode these are all that tables distinguish, for the request's dtypes and d_heads. The
+    backward is tuned on each shape twice: deterministic, and not.
 
     Raises: as ``tuning_workloads``.
     """
@@ -92,7 +92,7 @@ def workloads_to_tune(
 
 
 def decode_workloads(request: Request, capability: Capability | None) -> list[DecodeWorkload]:
-    """Lists all workloads that tables tell apart on a GPU."""
+    """Lists all workloads that tables distinguish on a GPU."""
     families = DECODE.families_on(capability)
     asked = (
         DecodeWorkload(dtype, d_head, rows, *kind, many_tiles, in_boxes)

@@ -1,4 +1,4 @@
-"""The tensors of `flashsmith run`: a file's or random ones, and the result's file."""
+"""Makes the tensors of `flashsmith run`, random or from a file, and saves its result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from flashsmith.configs.workload import padded_d_head
 from flashsmith.lab.commands.files import write_whole
 from flashsmith.ops.checks import FP8
 from flashsmith.problem import Problem
-from flashsmith.runtime.extras import Scales
+from flashsmith.runtime.call_args import Scales
 
 _DTYPES = {dtype.to_torch_dtype(): dtype for dtype in DType}
 
 
 class Inputs(NamedTuple):
     """q (batch, seq_len_q, n_heads, d_head), k (batch, seq_len_k, n_heads_kv, d_head) and v (batch,
-    seq_len_k, n_heads_kv, d_v); neighbouring heads of q share one of theirs. All are of one 16-bit
-    dtype; or q and k of float8_e4m3fn, and v of either."""
+    seq_len_k, n_heads_kv, d_v); neighbouring heads of q share a KV head. All have one 16-bit
+    dtype; or q and k are FP8 (e4m3), and v is FP8 or 16-bit."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -29,13 +29,13 @@ class Inputs(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        """Raises ValueError if q and k do not fit each other."""
+        """The problem's shapes. Raises ValueError if q and k do not fit each other."""
         dtype, d_v = _DTYPES[self.dtype_of_o], self.v.shape[-1]
         return Problem.of_shapes(dtype, self.q.shape, self.k.shape, d_v)
 
     @property
     def dtype_of_o(self) -> torch.dtype:
-        """The dtype of ``attention``'s result: v's, or bfloat16 where v has 8 bits."""
+        """The dtype of ``attention``'s result: v's, or bfloat16 if v is FP8."""
         return torch.bfloat16 if self.v.dtype == FP8 else self.v.dtype
 
     def to(self, device: str) -> Inputs:
@@ -43,17 +43,17 @@ class Inputs(NamedTuple):
 
 
 def random_inputs(problem: Problem, seed: int) -> Inputs:
-    """Normally distributed q, k and v; the same on every machine for the same seed.
+    """Returns normally distributed q, k and v, the same on every machine for the same seed.
 
     Raises:
-        ValueError: There is no memory for them.
+        ValueError: There is not enough memory for them.
     """
     generator = torch.Generator().manual_seed(seed)
     dtype = problem.dtype.to_torch_dtype()
     shapes = (problem.q_shape, problem.k_shape, problem.k_shape)
     try:
         return Inputs(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
-    except (RuntimeError, MemoryError):  # torch's allocator has no type of its own
+    except (RuntimeError, MemoryError):  # torch's CPU allocator raises a plain RuntimeError
         gigabytes = sum(map(math.prod, shapes)) * torch.float32.itemsize / 1e9
         raise ValueError(
             f"random tensors of {problem} take {gigabytes:.0f} GB, for which there is no memory; "
@@ -62,12 +62,12 @@ def random_inputs(problem: Problem, seed: int) -> Inputs:
 
 
 def load_inputs(path: Path) -> tuple[Inputs, Scales]:
-    """q, k and v of a safetensors file, and q_scale, k_scale and v_scale where they have 8 bits and
-    the file has these; other tensors in it are ignored.
+    """Reads q, k and v of a safetensors file, and q_scale, k_scale and v_scale of FP8 tensors if
+    the file has them; other tensors in it are ignored.
 
     Raises:
-        ValueError, TypeError: There is no such file, it is none of safetensors, a tensor is
-            missing, or one is not as the kernels take it; names it.
+        ValueError, TypeError: The file does not exist or is not safetensors, or a tensor is missing
+            or of a shape or dtype that the kernels do not take; the message names it.
     """
     import safetensors
 
@@ -83,13 +83,13 @@ def load_inputs(path: Path) -> tuple[Inputs, Scales]:
                     f"--input {path} has no tensor {', '.join(missing)}; it has "
                     f"{', '.join(names) or 'none'}, and q, k and v are needed"
                 )
-            # The file aligns tensors to 8 bytes and kernels need 16: a copy has them.
+            # The file aligns tensors to 8 bytes, but kernels need 16, which clone() gives.
             tensors = {name: file.get_tensor(name).clone() for name in "qkv"}
             scales = {name: file.get_tensor(name) for name in Scales._fields if name in names}
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(
-            f"--input {path} cannot be read as safetensors: {error}; of another format, like "
-            "torch.save's, safetensors.torch.save_file(dict(q=q, k=k, v=v), path) makes one"
+            f"--input {path} cannot be read as safetensors: {error}; convert another format, like "
+            "torch.save's, by safetensors.torch.save_file(dict(q=q, k=k, v=v), path)"
         ) from None
     inputs = Inputs(**tensors)
     _check(path, inputs)
@@ -139,8 +139,8 @@ def _check_scales(path: Path, inputs: Inputs, scales: dict[str, torch.Tensor]) -
 
 
 def save_output(path: Path, o: torch.Tensor, lse: torch.Tensor | None = None) -> None:
-    """Writes o, (batch, seq_len, n_heads, d_v), as tensor `o`, and a log-sum-exp as `lse`; the file
-    appears whole."""
+    """Writes o, (batch, seq_len, n_heads, d_v), as tensor `o`, and the LSE, if any, as `lse`. The
+    file appears whole."""
     from safetensors.torch import save_file
 
     tensors = {"o": o.cpu().contiguous()} | ({} if lse is None else {"lse": lse.cpu()})

@@ -1,4 +1,4 @@
-"""From words to kernels."""
+"""Resolves the kernel words of a command into kernels."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def select_instances(
 ) -> list[KernelId]:
     """Returns the kernels that words choose, each once, in the order of the words.
 
-    A word is a key of get_kernel_configs or a kernel's name. A set is narrowed to ``dtype`` and
-    ``d_head``, and taken at them if it has none of them; a tuning space is that of ``d_head``. A
-    name must agree. A name that says its variant is that one kernel, any other is taken at each of
-    ``variants``.
+    A word is a key of get_kernel_configs or a kernel's name. A set is filtered by ``dtype`` and
+    ``d_head``; if nothing of it remains, it is converted to them. A tuning space is the one for
+    ``d_head``. A kernel's name must agree with both. A name with a variant is exactly that kernel;
+    everything else is taken with each of ``variants``.
 
     Raises:
-        ValueError: A word is neither; a name does not agree; or what a word chooses is not of the
-            forward where ``forward_only``.
+        ValueError: A word is neither a key nor a name; a name does not agree; or, if
+            ``forward_only``, a word chooses kernels of another operation.
     """
     chosen: list[KernelId] = []
     configs: Sequence[KernelConfig]
@@ -57,14 +57,14 @@ def select_instances(
 
 
 def named_forward_kernel(name: str, d_head: int | None = None) -> KernelId:
-    """Returns the kernel of a name, in any form. Raises ValueError if it is not of the forward."""
+    """Returns the forward kernel of a name in any form. Raises ValueError for other operations."""
     named = parse_kernel_name_into_instance(name, d_head)
     _refuse_other_operations([named.config])
     return named
 
 
 def refuse_other_variants(instances: Iterable[KernelId], variant: Variant) -> None:
-    """Raises ValueError that names a kernel of another variant than --mask says."""
+    """Raises ValueError if a kernel's variant is not the one of --mask."""
     for instance in instances:
         if instance.variant != variant:
             name = instance.variant.name

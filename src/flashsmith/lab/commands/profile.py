@@ -1,4 +1,4 @@
-"""Kernels and peers under Nsight Compute."""
+"""Profiles kernels and peers under Nsight Compute."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Plan = dict[Workload, list[KernelId]]
 
 @dataclass(frozen=True)
 class Profiling:
-    """What is profiled.
+    """A profiling run.
 
     Attributes:
-        peers: Their names; None: those that are available.
-        repeats: Launches of a kernel to average.
+        peers: Names of peers; None: all that are available.
+        repeats: Launches of a kernel to average over.
         out: The folder for ncu's raw reports.
     """
 
@@ -45,9 +45,9 @@ def profile(asked: Profiling, reporter: Reporter) -> Iterator[list[KernelProfile
     """Yields the profiles of each workload, one after the other.
 
     Raises:
-        ProfilerError: There is no ncu, or it failed, or it saw none of the kernels.
+        ProfilerError: ncu is missing or failed, or it saw none of the kernels.
         DeviceError: There is no GPU.
-        KernelNotFoundError: FLASHSMITH_BUILD forbids to build, and the cache lacks a kernel.
+        KernelNotFoundError: A kernel is not in the cache, and FLASHSMITH_BUILD forbids building.
     """
     plan = make_plan(asked.request)
     peers = _choose_peers(asked.peers)
@@ -64,7 +64,7 @@ def profile(asked: Profiling, reporter: Reporter) -> Iterator[list[KernelProfile
 
 
 def make_plan(request: Request) -> Plan:
-    """Returns the kernels of each workload; a workload has one dtype, as its tensors have."""
+    """Returns the kernels of each workload; a workload has one dtype."""
     plan: Plan = {}
     for d_head, variant, dtype in product(
         request.d_heads, request.variants, request.dtypes or (None,)
@@ -100,7 +100,7 @@ def _choose_peers(names: Sequence[str] | None) -> list[Peer]:
 
 
 def load(plan: Plan, device: str, reporter: Reporter) -> None:
-    """Before ncu starts, which would watch the compilers."""
+    """Builds the kernels before ncu starts, because ncu would also watch the compilers."""
     target = target_of(torch.device(device))
     with reporter.progress() as progress:
         for instances in {tuple(instances): None for instances in plan.values()}:

@@ -1,4 +1,4 @@
-"""How a command's work says how far it is."""
+"""The interface through which a command's work reports its progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashsmith.jit import Progress
 
 @dataclass(frozen=True)
 class Reporter:
-    """What the laboratory is given to speak with; it prints nothing itself."""
+    """The laboratory's output: it prints nothing itself, and calls these."""
 
     note: Callable[[str], None]  # a remark
     progress: Callable[[], AbstractContextManager[Progress]]  # of one piece of work

@@ -1,4 +1,4 @@
-"""What the user asks of a command: which kernels, which workloads, where."""
+"""A user's request: which kernels, which workloads, which device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = tuple[DType | None, int | None]  # a dtype and a d_head; None: any
 
 
 class Grid(NamedTuple):
-    """The sizes that a command takes where the user names none."""
+    """The sizes that a command uses if the user names none."""
 
     seq_lens: Sequence[int]
     tokens: int
@@ -27,13 +27,13 @@ ON_A_GPU = Grid((512, 1024, 2048, 4096, 8192, 16384), tokens=16384, hidden=2048)
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options that several commands share; empty or None: not given.
+    """The options that several commands share; empty or None if the user leaves them out.
 
     Attributes:
-        words: Sets and short forms of kernels, and the words that a command adds to them.
-        tokens, hidden: In all sequences of a batch, and heads times d_head; ``batch`` and ``heads``
-            stand in their place.
-        device: cuda or cpu, the emulator.
+        words: Sets and short forms of kernels, and words that a command defines itself.
+        tokens: Number of tokens in all sequences of a batch; ``batch`` overrides it.
+        hidden: n_heads times d_head; ``heads`` overrides it.
+        device: cuda, or cpu for the emulator.
         grids: Names of lists of sizes, for commands that take these (lab/commands/grids.py).
     """
 
@@ -59,7 +59,7 @@ class Request:
         return list(product(self.dtypes or (None,), self.d_heads or (None,)))
 
     def takes(self, dtype: DType, d_head: int) -> bool:
-        """Returns whether the user leaves this kind in."""
+        """Returns whether the request includes kernels of this dtype and d_head."""
         return dtype in (self.dtypes or (dtype,)) and d_head in (self.d_heads or (d_head,))
 
     def instances(
@@ -67,8 +67,8 @@ class Request:
     ) -> list[KernelId]:
         """Returns the kernels, each once. Raises ValueError for a word that chooses none.
 
-        default: The set where there are no words.
-        forward_only: Refuse those of other operations.
+        default: The set to use if the request has no words.
+        forward_only: Refuse kernels of other operations.
         """
         words = self.words or (default,)
         found = [
@@ -81,7 +81,7 @@ class Request:
         return list(dict.fromkeys(found))
 
     def workloads(self, defaults: Grid) -> list[Workload]:
-        """Returns all of them. Raises ValueError that names the option that is wrong."""
+        """Returns all workloads. Raises ValueError that names the option that is wrong."""
         from flashsmith.lab.bench.grid import make_grid
 
         return make_grid(

@@ -1,4 +1,4 @@
-"""Kernels run on inputs, checked against the reference and, on a GPU, timed against FA2."""
+"""Runs kernels on inputs, checks them against the reference, and on a GPU times them with FA2."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from flashsmith.ops.checks import FP8
 from flashsmith.ops.first_use import refuse_of_fp8
 from flashsmith.problem import Problem
 from flashsmith.runtime import load_kernels
+from flashsmith.runtime.call_args import NO_SCALES, Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import NO_SCALES, Scales
 from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import gpu_of, select_fp8
 
 _FA2, _FA2_BACKWARD = "fa2", "fa2 backward"
-_FORWARDS = {"forward": 1.0, "backward": 2.5}  # what an operation's products are of the forward's
+_FORWARDS = {"forward": 1.0, "backward": 2.5}  # FLOPs relative to the forward's
 _DEFAULT_D_HEAD = 128
 
 
 @dataclass(frozen=True)
 class Files:
-    """Tensors come from ``input``, or from ``seed``; o goes to ``output``."""
+    """Tensors come from the file ``input``, or from ``seed``; o is written to ``output``."""
 
     input: Path | None = None
     output: Path | None = None
@@ -55,13 +55,13 @@ class Files:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What came of kernels on one workload."""
+    """The results of all kernels on one workload."""
 
     device: str
     workload: Workload
     results: list[Result]
     fa2_ms: float | None  # None: not timed
-    not_finite: dict[str, dict[str, int]]  # of q, k, v and o: how many are "nan" and "inf"
+    not_finite: dict[str, dict[str, int]]  # numbers of "nan" and "inf" elements of q, k, v and o
 
     @property
     def ok(self) -> bool:
@@ -71,8 +71,8 @@ class RunReport:
 def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> RunReport:
     """Runs the kernels; writes the output file if every result is right.
 
-    The rule's backward is run beside those that are taken where the request names neither kernels
-    nor files.
+    If the request names neither kernels nor files, the backward that the heuristic chooses runs
+    as well.
     """
     device, why = choose_device(request.device)
     inputs, scales, instances = _prepare(request, files, asked, on_gpu=device == "cuda")
@@ -92,7 +92,7 @@ def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> Run
         results.append(result)
         runs |= its_run
     if files.output is not None and all(result.ok for result in results):
-        save_output(files.output, checker.o, checker.lse)  # of the one kernel
+        save_output(files.output, checker.o, checker.lse)  # _prepare allows one kernel only
     fa2_ms = time_kernels(runs, results, checker) if device == "cuda" else None
     return RunReport(device, workload, results, fa2_ms, not_finite)
 
@@ -100,7 +100,7 @@ def run(request: Request, files: Files, asked: Asked, reporter: Reporter) -> Run
 def _prepare(
     request: Request, files: Files, asked: Asked, on_gpu: bool
 ) -> tuple[Inputs, Scales, list[KernelId]]:
-    """Returns the tensors and the kernels, which fit each other."""
+    """Returns the tensors, their scales and the kernels, all of one dtype and d_head."""
     words = request.words
     if not words and files.input is None and files.output is None:
         capability = torch.cuda.get_device_capability() if on_gpu else None
@@ -128,7 +128,7 @@ def _prepare(
 
 
 def _chosen(inputs: Inputs, variant: Variant) -> ForwardKernelConfig:
-    """Returns what ``attention`` takes for tensors, of forward kernels alone."""
+    """Returns the forward kernel that ``attention`` chooses for tensors."""
     if inputs.q.dtype == FP8:
         return select_fp8(inputs.q, inputs.v, None, variant)
     workload = Workload(inputs.problem, variant)
@@ -136,7 +136,8 @@ def _chosen(inputs: Inputs, variant: Variant) -> ForwardKernelConfig:
 
 
 def _problem(request: Request, dtype: DType, d_head: int, on_gpu: bool) -> Problem:
-    """That of random tensors: an emulated kernel takes minutes where a GPU takes milliseconds."""
+    """Returns the size of random tensors, small on the emulator, which takes minutes where a GPU
+    takes milliseconds."""
     batch, heads, seq_len = (4, 16, 4096) if on_gpu else (1, 2, 256)
     (seq_len,) = request.seq_lens or (seq_len,)
     return Problem.square(dtype, d_head, request.batch or batch, request.heads or heads, seq_len)
@@ -145,8 +146,8 @@ def _problem(request: Request, dtype: DType, d_head: int, on_gpu: bool) -> Probl
 def _agreed(
     instances: list[KernelId], dtype: DType | None, d_head: int | None
 ) -> tuple[DType, int]:
-    """Returns the dtype and d_head of the kernels; where there are none yet, as asked or the
-    default."""
+    """Returns the kernels' dtype and d_head; if there are no kernels, the requested or default
+    ones."""
     found = sorted({(instance.config.dtype, instance.config.d_head) for instance in instances})
     if len(found) > 1:
         kinds = "; ".join(f"{dtype}, d_head {d_head}" for dtype, d_head in found)
@@ -157,10 +158,10 @@ def _agreed(
 def check_kernels(
     instances: Sequence[KernelId], checker: Checker
 ) -> tuple[list[Result], dict[str, Run]]:
-    """Returns every kernel once, compared with the reference.
+    """Runs every kernel once, and compares it with the reference.
 
     Returns:
-        The results in the order of ``instances``, and what runs those that are right.
+        The results in the order of ``instances``, and functions that run the correct kernels.
     """
     results: list[Result] = []
     runs: dict[str, Run] = {}
@@ -182,11 +183,12 @@ def check_kernels(
 
 
 def time_kernels(runs: dict[str, Run], results: Sequence[Result], checker: Checker) -> float | None:
-    """Adds times to the results that have a run, in turn with FA2.
+    """Times the kernels that have a run in turn with FA2, and adds the times to their results.
 
     Returns:
-        FA2's milliseconds; None where it computes something else: k or v is not shaped as q (torch
-        masks such scores otherwise), tensors have 8 bits, or there is more than a causal mask.
+        FA2's milliseconds; None if FA2 computes something else: the shapes of k or v differ from
+        q's (torch aligns the causal mask otherwise), tensors are FP8, or the call has more than a
+        causal mask.
     """
     workload = checker.workload
     problem, variant = workload.problem, workload.variant
@@ -200,7 +202,7 @@ def time_kernels(runs: dict[str, Run], results: Sequence[Result], checker: Check
     for result in results:
         if result.kernel in runs:
             result.ms = times[result.kernel].ms
-            if not variant.window:  # whose scores nobody counts
+            if not variant.window:  # the scores inside a window are not counted
                 result.tflops = _FORWARDS[result.operation] * workload.tflops(result.ms)
             peer = _FA2 if result.operation == "forward" else _FA2_BACKWARD
             result.fa2_percent = 100 * times[peer].ms / result.ms if peers else None

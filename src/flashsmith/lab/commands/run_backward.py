@@ -1,4 +1,4 @@
-"""The backward of `flashsmith run`, beside forward kernels: the rule's, on random tensors."""
+"""Runs the backward in `flashsmith run`: the heuristic's choice, on random tensors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from flashsmith.runtime import Emulation
 def chosen_backward(workload: Workload, device: str) -> KernelId:
     capability = torch.cuda.get_device_capability() if device == "cuda" else None
     asked = BackwardWorkload(workload.problem, workload.variant)
-    return KernelId(BACKWARD.choose_by_rule(asked, capability), workload.variant)
+    return KernelId(BACKWARD.choose_by_heuristic(asked, capability), workload.variant)
 
 
 def check_backward(
     instance: KernelId, workload: Workload, device: str, seed: int
 ) -> tuple[Result, dict[str, Run]]:
-    """The result of the worst gradient, and what runs the kernels if all are right."""
+    """Returns the result of the worst gradient, and a function that runs a correct kernel."""
     case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal), seed=seed)
     launch = make_launch(instance, prepare_gradients(case, device))
     result = Result(instance.name, operation=instance.config.operation)
@@ -46,7 +46,10 @@ def check_backward(
 
 
 def fa2_backward(checker: Checker) -> Run:
-    """That of torch's FlashAttention-2, on a checker's tensors."""
+    """Returns a function that runs the backward of torch's FlashAttention-2 on a checker's q, k, v.
+
+    It retains the graph, so that it can be timed repeatedly.
+    """
     leaves = [t.detach().requires_grad_() for t in checker.qkv]
     o = PEERS["fa2"].make(leaves[0], leaves[1], leaves[2], checker.workload.variant.causal)()
     do = torch.randn_like(o)

@@ -1,4 +1,4 @@
-"""The call of `flashsmith run`: what is computed beside a mask, and how its results are checked."""
+"""The call that `flashsmith run` makes: its options beside the mask, and the check of results."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from flashsmith.reference import (
     check_dropout,
     reference_by_head,
 )
-from flashsmith.runtime import Extras, Kernel, find_kernel
+from flashsmith.runtime import CallArgs, Kernel, find_kernel
+from flashsmith.runtime.call_args import Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import Scales
 from flashsmith.runtime.workspace import workspace_for
 
 NO_WINDOW = (-1, -1)
@@ -31,10 +31,10 @@ NO_WINDOW = (-1, -1)
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call computes: keywords of ``flashsmith.attention``.
+    """The options of a call, which are keywords of ``flashsmith.attention``.
 
     Raises:
-        TypeError, ValueError: One has a value that no call can have; names it.
+        TypeError, ValueError: An option has a value that no call accepts; the message names it.
     """
 
     causal: bool = False
@@ -43,7 +43,7 @@ class Asked:
     softmax_scale: float | None = None
     lse: bool = False
     dropout_p: float = 0.0
-    seed: int = 0  # of the weights that are dropped
+    seed: int = 0  # of dropout
 
     def __post_init__(self) -> None:
         checked_window(self.window_size)
@@ -54,12 +54,12 @@ class Asked:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing beside a causal mask."""
+        """Whether the call has nothing beside a causal mask."""
         return self == Asked(causal=self.causal, seed=self.seed)
 
-    def extras(self, device: torch.device) -> Extras:
+    def extras(self, device: torch.device) -> CallArgs:
         left, right = self.window_size
-        return Extras(
+        return CallArgs(
             softcap=float(self.softcap),
             window_left=left,
             window_right=0 if self.causal else right,
@@ -69,7 +69,7 @@ class Asked:
 
     @property
     def variant(self) -> Variant:
-        """The variant of kernels whose d_head the rows fill; ``kernel_of`` adds padding."""
+        """The variant of kernels without padded rows; ``kernel_of`` adds padding."""
         return self.extras(torch.device("cpu")).variant
 
     def semantics(self, device: torch.device) -> Semantics:
@@ -87,7 +87,7 @@ class Asked:
 
 
 def kernel_of(config: ForwardKernelConfig, variant: Variant, inputs: Inputs) -> KernelId:
-    """The kernel of a configuration for tensors whose rows may be shorter than its d_head."""
+    """Returns the kernel of a configuration for tensors whose rows may be shorter than d_head."""
     sizes = {inputs.q.shape[-1], inputs.v.shape[-1]}
     return KernelId(config, replace(variant, padded=sizes != {config.d_head}))
 
@@ -95,12 +95,12 @@ def kernel_of(config: ForwardKernelConfig, variant: Variant, inputs: Inputs) -> 
 class CallChecker(Checker):
     """A ``Checker`` of one call on tensors that ``attention`` takes.
 
-    o of 16-bit tensors is compared as everywhere; o of 8 bits, and the log-sum-exp, by the bounds
-    of the soak, which count what products of 8 bits and a score's error cost.
+    o of 16-bit tensors is compared as in every check. o of FP8 tensors, and the LSE, are compared
+    with the soak's bounds, which include the errors of FP8 products and of a score.
     """
 
     def __init__(self, inputs: Inputs, scales: Scales, asked: Asked) -> None:
-        """``inputs`` and ``scales``: on the device where kernels run."""
+        """Computes the reference of ``inputs`` and ``scales``, which are on the kernels' device."""
         self.workload = Workload(inputs.problem, asked.variant)
         self.qkv, self.asked, self._inputs, self._scales = inputs, asked, inputs, scales
         check_fp8_scales(**scales._asdict())
@@ -131,8 +131,8 @@ class CallChecker(Checker):
         return find_kernel(instance, target_of(self.o.device))
 
     def prepare(self, candidate: ForwardKernelConfig) -> Run:  # type: ignore[override]
-        """Returns what runs a configuration's kernel; all write the same ``o`` and ``lse``."""
-        self.o.fill_(torch.nan)  # what a kernel does not write is not the one before's
+        """Returns a function that runs a configuration's kernel; all write the same o and lse."""
+        self.o.fill_(torch.nan)  # the previous kernel's result must not pass for this one's
         if self.lse is not None:
             self.lse.fill_(torch.nan)
         kernel, extras = self.kernel(candidate), self.asked.extras(self.o.device)
@@ -150,7 +150,7 @@ class CallChecker(Checker):
         return run
 
     def compare(self, o: torch.Tensor) -> Comparison:
-        """Returns the error of o, or that of the log-sum-exp if it is larger."""
+        """Returns the error of o, or of the LSE if that is larger."""
         if not self._is_fp8 and self.lse is None:
             return super().compare(o)
         lse = self._truth.lse.float() if self.lse is None else self.lse
@@ -172,7 +172,7 @@ class CallChecker(Checker):
 
 
 def _multiplied(inputs: Inputs, scales: Scales) -> Inputs:
-    """Returns what numbers of 8 bits stand for, exactly; 16-bit ones as they are."""
+    """Returns FP8 tensors multiplied with their scales in float64, and 16-bit tensors unchanged."""
     batch, heads_kv = inputs.k.shape[0], inputs.k.shape[2]
     exact = []
     for t, scale in zip(inputs, scales, strict=True):

@@ -1,4 +1,4 @@
-"""What `flashsmith run` says of one kernel."""
+"""The result of one kernel in `flashsmith run`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 class Result:
     """One kernel's run. Counts are the emulator's, times a GPU's; a faulty kernel has neither.
 
-    Of a backward: of its worst gradient, and beside the backward of FA2.
+    A backward's error is its worst gradient's, and its time is compared with FA2's backward.
     """
 
     kernel: str
     error: float = math.inf
     tolerance: float = math.nan
     ok: bool = False
-    worst: str = ""  # where the error is, or the fault
+    worst: str = ""  # the element with the largest error, or the emulator's fault
     counts: dict[str, int] = field(default_factory=dict)
     ms: float | None = None
     tflops: float | None = None

@@ -1,4 +1,4 @@
-"""A soak: kernels on many problems, or on one, and what came of each."""
+"""Soaks kernels on many problems, or on one, and reports each verdict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.configs.features import warn_of_former_name
 from flashsmith.configs.registry import FORWARD
 from flashsmith.lab.bench.stamp import environment_stamp
 from flashsmith.lab.commands.device import choose_device, where_it_is
@@ -38,30 +39,31 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 _SECONDS_BETWEEN_NOTES = 10
-_TABLE, _RULE = "table", "rule"  # kernel words: what attention() takes by either
+_TABLE, _HEURISTIC = "table", "heuristic"  # kernel words: what attention() takes by either
+_FORMER = "rule"  # the deprecated word for heuristic
 
 
 @dataclass(frozen=True)
 class Soak:
-    """What is soaked, and how; None where the user leaves it open.
+    """A soak: its kernels and problems; None where the user leaves an option open.
 
     Attributes:
         case: One problem, in place of many.
-        cases: Random problems, after those at the seams of tiles.
+        cases: Number of random problems, which follow those at tile boundaries.
     """
 
     request: Request
     case: str | None = None
-    seams: bool = True
+    tile_boundaries: bool = True
     cases: int | None = None
     seconds: float | None = None
     reruns: int | None = None
     seed: int | None = None
 
     def configs(self, device: str) -> list[KernelConfig]:
-        """Returns what the words choose. Raises ValueError where a word or the device leaves
-        nothing."""
-        words = self.request.words or (_TABLE, _RULE)
+        """Returns the configurations that the words choose. Raises ValueError if a word chooses
+        none, or if none runs on the device."""
+        words = self.request.words or (_TABLE, _HEURISTIC)
         chosen: list[KernelConfig] = []
         for word in words:
             chosen += self._of_word(word, device)
@@ -71,20 +73,22 @@ class Soak:
         return configs
 
     def _of_word(self, word: str, device: str) -> list[KernelConfig]:
-        if word not in (_TABLE, _RULE):
+        if word == _FORMER:
+            warn_of_former_name(word, word := _HEURISTIC)
+        if word not in (_TABLE, _HEURISTIC):
             ((dtype, d_head),) = self.request.kinds
             instances = select_instances([word], dtype=dtype, d_head=d_head, forward_only=False)
             return [instance.config for instance in instances]
         gpu = torch.cuda.get_device_name() if device == "cuda" else None
         configs: list[KernelConfig] = [
-            *(FORWARD.rule_configs() if word == _RULE else table_configs(gpu))
+            *(FORWARD.heuristic_configs() if word == _HEURISTIC else table_configs(gpu))
         ]
         return [cfg for cfg in configs if self.request.takes(cfg.dtype, cfg.d_head)]
 
 
 @dataclass
 class SoakReport:
-    """What came of it so far."""
+    """The tallies of a soak so far."""
 
     device: str
     tallies: dict[KernelId, Tally] = field(default_factory=dict)
@@ -96,7 +100,7 @@ class SoakReport:
 
 
 def run(asked: Soak, reporter: Reporter) -> SoakReport:
-    """Soaks; an interruption ends it early."""
+    """Soaks the kernels; an interruption ends the soak early and keeps its tallies."""
     device, why = choose_device(asked.request.device)
     configs = asked.configs(device)
     reporter.note(f"on {where_it_is(device)}: {why}")
@@ -118,7 +122,7 @@ def run(asked: Soak, reporter: Reporter) -> SoakReport:
 
 
 def write_log(path: Path, report: SoakReport) -> None:
-    """A CSV file with a row for each kernel."""
+    """Writes a CSV file with a row for each kernel."""
     stamp = environment_stamp(report.device)
     write_whole(path, lambda staged: log.write_csv(staged, report.tallies.values(), stamp))
 
@@ -130,7 +134,7 @@ def _reruns(asked: Soak, device: str) -> int:
 
 
 def is_log(path: Path) -> bool:
-    """Returns whether a file is of ``write_log``, going by its first columns."""
+    """Returns whether ``write_log`` wrote a file, judged by its first columns."""
     head = ",".join(log.COLUMNS).encode()
     with path.open("rb") as file:
         return file.read(len(head)) == head
@@ -146,7 +150,7 @@ def _run_many(
     seed = random.randrange(1 << 31) if asked.seed is None else asked.seed
     reporter.note(f"{len(kernels)} kernels; --seed {seed}")
     plan = SoakPlan(
-        seams=asked.seams,
+        tile_boundaries=asked.tile_boundaries,
         random_cases=asked.cases,
         seconds=asked.seconds,
         reruns=_reruns(asked, device),
@@ -177,7 +181,7 @@ def _run_case(
 
 
 class _Listener:
-    """Says failures at once, and every few seconds how far the soak is."""
+    """Reports a failure at once, and the progress every few seconds."""
 
     def __init__(self, report: SoakReport, reporter: Reporter) -> None:
         self._tallies, self._note = report.tallies, reporter.note

@@ -1,4 +1,4 @@
-"""Tuning: measured on this GPU, or ranked by what the emulator counts."""
+"""Tunes: measures kernels on this GPU, or ranks them by what the emulator counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
 
 @dataclass(frozen=True)
 class Tuned:
-    """A table, and what this run found for it."""
+    """A table, and the entries that this run added to it."""
 
     path: Path
     found: Table[Any, Any]
@@ -55,8 +55,8 @@ class Tuned:
 def named_candidates(
     words: Sequence[str], workloads: Iterable[Workload]
 ) -> list[ForwardKernelConfig] | None:
-    """Returns what kernel words choose for the dtypes and head dimensions of the workloads;
-    None: no words stand for the tuning spaces of the families."""
+    """Returns the configurations that kernel words choose for the workloads' dtypes and d_heads;
+    None if there are no words, which stands for the families' tuning spaces."""
     if not words:
         return None
     names = [word for word in words if is_kernel_name(word)]
@@ -83,15 +83,15 @@ def measure(
     repeats: int | None = None,
     fresh: bool = False,
 ) -> Tuned:
-    """Searches on this GPU, and keeps the winners in the table at ``out``.
+    """Searches on this GPU, and writes the fastest configurations into the table at ``out``.
 
     Args:
         request: Its words choose kernels of the forward alone.
-        out: None: the user's table of this GPU.
-        repeats: Timed runs of each finalist; None: the tuner's.
-        fresh: Discard what the table, or an interrupted run, has.
+        out: The table's file; None: the user's table for this GPU.
+        repeats: Timed runs of each finalist; None: the tuner's default.
+        fresh: Discard an existing table, and the journal of an interrupted run.
     """
-    if request.words:  # wrong ones, on any architecture, are told before the GPU is asked for
+    if request.words:  # a word that is wrong on any architecture is refused before the GPU's check
         named_candidates(request.words, tuning_workloads(request, None))
     arch, stamp = gpu_to_tune(
         "; --explain shows what is chosen without tuning, --emulator-counts ranks by what the "
@@ -117,9 +117,9 @@ def measure(
 
 
 def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
-    """Returns the architecture of this GPU, and the stamp of what is measured here.
+    """Returns the architecture of this GPU, and the stamp of measurements made here.
 
-    Raises DeviceError: There is none; ``otherwise`` says what can be done then.
+    Raises DeviceError: There is no GPU; ``otherwise`` says what can be done instead.
     """
     device, why = choose_device(None)
     if device != "cuda":
@@ -130,7 +130,7 @@ def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def interruptible(out: Path, reporter: Reporter) -> Iterator[None]:
-    """Where a run for the table at ``out`` ends early, says how to go on."""
+    """Notes how to resume a run for the table at ``out`` if the run ends early."""
     try:
         yield
     except (KeyboardInterrupt, GpuLostError):
@@ -141,16 +141,16 @@ def interruptible(out: Path, reporter: Reporter) -> Iterator[None]:
 
 
 def refuse_to_discard_others(out: Path, title: str) -> None:
-    """Raises ValueError if there is a file at ``out`` that does not begin with ``title``."""
+    """Raises ValueError if the file at ``out`` exists and does not begin with ``title``."""
     if out.exists() and not out.read_bytes().startswith(f"{title}, ".encode()):
         raise ValueError(
-            f"--force discards tables of `flashsmith tune` only, and {out} is none; remove it, or "
-            "choose another --out"
+            f"--force discards tables of `flashsmith tune` only, and {out} is not one; remove it, "
+            "or choose another --out"
         )
 
 
 def count(request: Request, reporter: Reporter) -> list[CountRow]:
-    """Returns what the emulator counts of each candidate; of a workload the least memory work
+    """Counts each candidate on the emulator; a workload's rows are sorted by memory work, least
     first."""
     workloads = request.workloads(_FOR_COUNTS)
     configs = named_candidates(request.words, workloads)

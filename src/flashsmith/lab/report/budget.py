@@ -1,4 +1,4 @@
-"""The least time that each unit of a multiprocessor is busy, set against the measured time.
+"""The least time that each unit of an SM is busy, set against the measured time.
 
 A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
 over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from flashsmith.configs import KernelId, Workload
 from flashsmith.gpus import (
-    count_multiprocessors,
+    count_sms,
     find_compute_capability,
     get_gpu_architecture,
 )
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
+    CountedLaunch,
     Counts,
-    Launch,
     exponentials_per_visit,
     fma_per_visit,
     work_on,
@@ -26,18 +26,18 @@ from flashsmith.lab.report.description import (
 from flashsmith.lab.report.occupancy import SCHEDULERS_PER_SM
 from flashsmith.lab.report.sass import MachineCode
 
-# A unit of a multiprocessor, and what it does in a cycle. In the order of the charts.
+# A unit of an SM, and what it does in a cycle. In the order of the charts.
 UNITS = {
     "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
     "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
     "issue slots": "4 instructions of a warp a cycle; counted on the shortest way through the loop",
     "exponentials": "16 a cycle",
-    "L2 cache": "5120 bytes a cycle to all multiprocessors together",
+    "L2 cache": "5120 bytes a cycle to all SMs together",
 }
 _EX2_PER_CYCLE = 16  # CUDA programming guide, "Throughput of Native Arithmetic Instructions"
-# Read by all multiprocessors together: NVIDIA's A100 whitepaper. H100's is not published.
+# Read by all SMs together: NVIDIA's A100 whitepaper. H100's is not published.
 _L2_BYTES_PER_CYCLE = 5120
-# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and multiprocessor: NVIDIA's
+# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and SM: NVIDIA's
 # A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
@@ -55,7 +55,7 @@ class Machine:
         return get_gpu_architecture(self.arch).compute_capability
 
     def ms(self, cycles: float) -> float:
-        """Returns milliseconds for cycles that all multiprocessors share."""
+        """Returns milliseconds for cycles that all SMs share."""
         return cycles / self.sm_count / self.clock_mhz / 1e3
 
 
@@ -63,7 +63,7 @@ def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None
     """None if the GPU or the clock is not known."""
     if find_compute_capability(gpu) is None or not clock_mhz:
         return None
-    return Machine(arch, count_multiprocessors(gpu), clock_mhz)
+    return Machine(arch, count_sms(gpu), clock_mhz)
 
 
 def busy_ms(
@@ -77,7 +77,7 @@ def busy_ms(
     loop of a backward or of decode is not always a whole visit, so issue slots are a forward's."""
     config, work = instance.config, work_on(instance, workload.problem)
     cycles: dict[str, float] = {}
-    launch = Launch(counts, work) if counts else None
+    launch = CountedLaunch(counts, work) if counts else None
     if launch:
         cycles["shared memory"] = launch.shared_bytes(config) / SHARED_BYTES_PER_CYCLE
     if fma_per_cycle := _TENSOR_FMA_PER_CYCLE.get(machine.compute_capability):
@@ -95,5 +95,5 @@ def busy_ms(
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
     """Returns the wavefronts of a launch that are there because of bank conflicts."""
-    launch = Launch(counts, work_on(instance, workload.problem))
+    launch = CountedLaunch(counts, work_on(instance, workload.problem))
     return launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]

@@ -49,7 +49,7 @@ def count_launch(instance: KernelId, seq_len_q: int, seq_len_k: int) -> dict[str
 
     q, k, v = random("q", seq_len_q), random("k", seq_len_k), random("v", seq_len_k)
     if config.operation == "decode":
-        scale = torch.ones(k.shape[:3]) if config.token_scales else None
+        scale = torch.ones(k.shape[:3]) if config.per_token_scale else None
         flashsmith.decode(config, q, k, v, causal=causal, k_scale=scale, v_scale=scale, splits=1)
         return Emulation(find_decode(instance, Target.emulator())).counters()
     kernel = find_kernel(instance, Target.emulator())

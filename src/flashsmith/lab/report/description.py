@@ -285,7 +285,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Launch:
+class CountedLaunch:
     """The counts of a launch, made of what its tiles and their visits count."""
 
     counts: Counts
@@ -314,7 +314,7 @@ class Launch:
 
     @property
     def loaded_bytes(self) -> float:
-        """The bytes that the multiprocessors load from L2."""
+        """The bytes that the SMs load from L2."""
         return self["global_load_bytes"] + self["tma_load_bytes"]
 
 

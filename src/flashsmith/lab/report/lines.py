@@ -1,4 +1,4 @@
-"""The charts of many measurements: rates over sequence lengths, and under the card's limits."""
+"""The charts of many measurements: rates over sequence lengths, and under the GPU's limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NARROW = 360  # of the same charts on a phone, whose numbers are in the tables b
 FONT = 12  # px
 _LEFT = 62
 _NAMES = 250  # of the series, to the right; below where there is no room
-_LEAST_GAP = 13  # px between the numbers of kernels
+_MIN_GAP = 13  # px between the numbers of kernels
 
 
 class Plot:
@@ -90,16 +90,16 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Plot:
     rates = [[time.tflops for time in times] for times in found]
     top, bottom, highest = 14, 290, max(map(max, rates))
     step = next(each for each in (10, 20, 50, 100, 200, 500, 1000) if highest / each <= 6)
-    most = math.ceil(highest / step) * step
+    maximum = math.ceil(highest / step) * step
     said = (f"{n}: {min(r):.0f} to {max(r):.0f}" for n, r in zip(group.series, rates, strict=True))
     plot = Plot(group, width, bottom, "TFLOP/s by sequence length", "; ".join(said))
     span = (plot.right - plot.left - 40) / max(len(lengths) - 1, 1)
     xs = {n: plot.left + 20 + i * span for i, n in enumerate(lengths)}
 
     def up(rate: float) -> float:
-        return bottom - rate / most * (bottom - top)
+        return bottom - rate / maximum * (bottom - top)
 
-    ticks = {str(tick): up(tick) for tick in range(0, most + 1, step)}
+    ticks = {str(tick): up(tick) for tick in range(0, maximum + 1, step)}
     plot.axes(top, "sequence length", {str(n): x for n, x in xs.items()}, ticks, grid=False)
     plot.series(lambda t: (xs[t.workload.problem.seq_len_k], up(t.tflops)), joined=True)
     return plot
@@ -157,7 +157,7 @@ def _number_kernels(
     at = -math.inf
     for number, time in sorted(own, key=lambda each: -each[1].tflops):
         x, y = place(time)
-        at = max(at + _LEAST_GAP, y)
+        at = max(at + _MIN_GAP, y)
         plot.lines.append(([(x, y), (x - 22, at)], "tie"))
         tip = f"kernel {number}, {time.name}: {time.tflops:.1f} TFLOP/s"
         plot.dots.append((x, y, "ours", tip))

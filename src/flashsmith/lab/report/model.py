@@ -9,8 +9,8 @@ from flashsmith.lab.report.banks import BankMap
 from flashsmith.lab.report.description import (
     SHARED_BYTES_PER_CYCLE,
     UNIT_OF_WORK,
+    CountedLaunch,
     Counts,
-    Launch,
     Role,
     Work,
     changed_fields,
@@ -21,7 +21,7 @@ from flashsmith.lab.report.occupancy import Occupancy
 from flashsmith.lab.report.results import BASELINE, Profile, Results, Time
 from flashsmith.lab.report.sass import MachineCode
 
-_LEAST_CHANGE = 0.005  # less is not told
+_MIN_CHANGE = 0.005  # less is not told
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class KernelReport:
 
     @property
     def busy_cycles(self) -> dict[str, float]:
-        """Thousands of cycles, all multiprocessors at once: comparable where clocks differ."""
+        """Thousands of cycles, all SMs at once: comparable where clocks differ."""
         return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
@@ -87,7 +87,7 @@ class KernelReport:
         """The cycles for which a visit keeps shared memory busy."""
         if self.counts is None:
             return None
-        visit = Launch(self.counts, Work(0, 1, 1))
+        visit = CountedLaunch(self.counts, Work(0, 1, 1))
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:
@@ -110,7 +110,7 @@ class KernelReport:
             found |= {
                 "registers a thread": self.resources.registers,
                 "bytes spilled a thread": self.resources.spill_stores,
-                "blocks a multiprocessor": self.resources.occupancy.blocks,
+                "blocks an SM": self.resources.occupancy.blocks,
             }
         found["bytes of shared memory a block"] = config.shared_memory_bytes
         return found
@@ -142,7 +142,7 @@ class Step:
         return [
             (name, value, after[name])
             for name, value in before.items()
-            if name in after and abs(after[name] - value) > _LEAST_CHANGE * max(abs(value), 1)
+            if name in after and abs(after[name] - value) > _MIN_CHANGE * max(abs(value), 1)
         ]
 
     @property
@@ -166,7 +166,7 @@ class Step:
         unit = a.busiest
         change = b.busy_cycles[unit] / a.busy_cycles[unit] - 1
         work = f"{abs(change):.0%} {'less' if change < 0 else 'more'} work"
-        if abs(change) < _LEAST_CHANGE:
+        if abs(change) < _MIN_CHANGE:
             work = "the same work"
         text = (
             f"The busiest unit, {unit}, was busy for at least {a.busy_share[unit]:.0%} of the "

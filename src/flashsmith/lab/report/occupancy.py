@@ -1,10 +1,10 @@
-"""The blocks of a kernel that a multiprocessor holds, and what allows no more."""
+"""The blocks of a kernel that an SM holds, and what allows no more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsmith.gpus import REGISTERS_PER_MULTIPROCESSOR, WARP_SIZE, get_gpu_architecture
+from flashsmith.gpus import REGISTERS_PER_SM, WARP_SIZE, get_gpu_architecture
 
 # Allocation granularity since compute capability 8.0, as in NVIDIA's occupancy calculator.
 SCHEDULERS_PER_SM = 4  # each has a quarter of the registers, and of the warps
@@ -12,7 +12,7 @@ _REGISTER_UNIT = 256  # registers of a warp
 _SHARED_UNIT = 128  # bytes of a block
 _RESERVED_SHARED_BYTES = 1024  # the driver's part of each block
 
-# Resident (warps, blocks) of a multiprocessor: CUDA programming guide, "Technical Specifications
+# Resident (warps, blocks) of an SM: CUDA programming guide, "Technical Specifications
 # per Compute Capability"; the same figures are in CCCL's cuda::arch_traits.
 _RESIDENT = {
     (8, 0): (64, 32),
@@ -30,7 +30,7 @@ _RESIDENT = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks that each resource of a multiprocessor allows."""
+    """Blocks that each resource of an SM allows."""
 
     by_resource: dict[str, int]
     warps_per_block: int
@@ -51,7 +51,7 @@ class Occupancy:
 
     @property
     def share(self) -> float:
-        """Resident warps over the most that the multiprocessor can hold."""
+        """Resident warps over the most that the SM can hold."""
         return self.warps / self.max_warps
 
 
@@ -79,7 +79,7 @@ def compute_occupancy(
     warps = _round_up(threads_per_block, WARP_SIZE) // WARP_SIZE
     registers_of_warp = _round_up(registers * WARP_SIZE, _REGISTER_UNIT)
     # 0 blocks where a launch is refused: as if every scheduler got as many warps of the block.
-    warps_of_scheduler = REGISTERS_PER_MULTIPROCESSOR // SCHEDULERS_PER_SM // registers_of_warp
+    warps_of_scheduler = REGISTERS_PER_SM // SCHEDULERS_PER_SM // registers_of_warp
     shared_of_block = _round_up(shared_bytes + _RESERVED_SHARED_BYTES, _SHARED_UNIT)
     return Occupancy(
         {

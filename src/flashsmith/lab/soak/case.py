@@ -1,4 +1,4 @@
-"""One case for a kernel, as text that makes the same tensors again."""
+"""A case for a kernel, with a text form that reproduces the same tensors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 from flashsmith.configs import DType, KernelConfig, KernelId, Variant
 from flashsmith.lab.soak.layout import LAYOUTS
-from flashsmith.lab.soak.meaning import DENSE, PLAIN, Meaning, Ragged, weighs_keys
+from flashsmith.lab.soak.meaning import DENSE, PLAIN, Meaning, Varlen, weighs_keys
 from flashsmith.lab.soak.values import NORMAL, Values
 from flashsmith.problem import Problem
 
-_PARTS = {"problem": Problem, "meaning": Meaning, "ragged": Ragged}
+_PARTS = {"problem": Problem, "meaning": Meaning, "varlen": Varlen}
 
 
 @dataclass(frozen=True)
 class SoakCase:
-    """A problem, what is computed of it, and places in memory and values of q, k and v.
+    """A problem, what is computed of it, and the layout and values of q, k and v.
 
     Attributes:
         softmax_scale: None: 1 / sqrt(d_head).
-        layout: How the tensors lie in memory; a name of ``LAYOUTS``.
-        seed: Of the random values. A GPU draws other numbers from it than a CPU.
-        ragged: Lengths, where sequences have their own.
+        layout: The tensors' layout in memory; a name of ``LAYOUTS``.
+        seed: The seed of the random values. A GPU draws other numbers from it than a CPU.
+        varlen: The lengths of varlen sequences.
 
     Raises:
-        ValueError: A field has a value that no call can have; names the field.
+        ValueError: A field has a value that no call can have; the message names the field.
     """
 
     problem: Problem
@@ -35,21 +35,21 @@ class SoakCase:
     layout: str = "contiguous"
     values: Values = NORMAL
     seed: int = 0
-    ragged: Ragged = DENSE
+    varlen: Varlen = DENSE
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout is {self.layout!r}; supported are {', '.join(LAYOUTS)}")
         if weighs_keys(self.variant) and self.values.reach_hidden_rows:
             raise ValueError(
-                f"values is {self.values}, and keys have weights by their places: what is not "
-                "finite in v reaches queries that do not see it, as 0 * NaN in the matrix product; "
-                "choose other values"
+                f"values is {self.values}, but the weight of a key may be 0: NaN and inf in v "
+                "reach queries that do not see them, as 0 * NaN in the matrix product; choose "
+                "other values"
             )
-        self.ragged.check(self.problem)
+        self.varlen.check(self.problem)
 
     def __str__(self) -> str:
-        """`dtype=BF16 d_head=128 batch=4 ...`; what has its default is left out."""
+        """Returns text like `dtype=BF16 d_head=128 batch=4 ...`, without default values."""
         words = []
         for owner, each in _fields_of(self):
             value = getattr(owner, each.name)
@@ -61,10 +61,10 @@ class SoakCase:
 
     @classmethod
     def parse(cls, text: str) -> SoakCase:
-        """The case whose ``str`` is ``text``, in any order.
+        """Returns the case whose ``str`` is ``text``, with its words in any order.
 
         Raises:
-            ValueError: A word is no field, a field is missing or has a value that it cannot have.
+            ValueError: A word is not a field, or a field is missing or has an impossible value.
         """
         known = {each.name: str(each.type) for _, each in _fields_of(cls)}
         found: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class SoakCase:
                 found[name] = part(**{each: found.pop(each) for each in own})
             return cls(**found)
         except TypeError as error:
-            raise ValueError(f"case {text!r} is not whole: {error}") from None
+            raise ValueError(f"case {text!r} is incomplete: {error}") from None
 
     @property
     def scale(self) -> float:
@@ -90,17 +90,17 @@ class SoakCase:
 
     @property
     def variant(self) -> Variant:
-        """Of a kernel whose d_head is the problem's."""
-        return replace(self.meaning.variant, ragged=bool(self.ragged))
+        """The variant of a kernel whose d_head is the problem's."""
+        return replace(self.meaning.variant, varlen=bool(self.varlen))
 
     def kernel(self, config: KernelConfig) -> KernelId:
-        """Returns the one of a configuration that computes the case."""
+        """Returns the kernel of a configuration that computes the case."""
         whole = self.problem.d_head == self.problem.d_v == config.d_head
         return KernelId(config, replace(self.variant, padded=not whole))
 
 
 def _fields_of(case: SoakCase | type[SoakCase]) -> Iterator[tuple[Any, Field[Any]]]:
-    """Of the parts and of the case itself, each with its owner."""
+    """Yields the fields of the parts and of the case itself, each with its owner."""
     for each in fields(case):
         if each.name in _PARTS:
             part = _PARTS[each.name]

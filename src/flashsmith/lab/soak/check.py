@@ -1,4 +1,4 @@
-"""One kernel on one case: right, within its memory, and the same every time."""
+"""Checks one kernel on one case: right results, no stray writes, and the same bits every time."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import torch
 from flashsmith.configs import KernelConfig, KernelId
 from flashsmith.errors import GpuLostError
 from flashsmith.lab.soak.case import SoakCase
-from flashsmith.lab.soak.launches import Launch, Prepared, make_launch
+from flashsmith.lab.soak.launches import Prepared, SoakLaunch, make_launch
 from flashsmith.lab.soak.load import CardLoad
 from flashsmith.runtime.device import gpu_answers
 
-RERUNS = 12  # with and without other work for the card
-# Of the first run, then of the reruns: where NaN is right, it alone would hide what nobody wrote.
+RERUNS = 12  # alone, and again beside other work for the GPU
+# The first poison is for the first run, the second for reruns of deterministic kernels: where the
+# right result is NaN, only another number shows an element that was not written.
 _POISONS = (math.nan, 30_000.0)
 _REASON_LENGTH = 400
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one kernel on one case.
+    """The result of one kernel on one case.
 
     Attributes:
-        failure: What is wrong, in words; empty: nothing.
-        refused: Rightly, with its typed error.
-        ratios: Of each result, its error / what is allowed.
-        reruns: How many there were.
+        failure: What is wrong, in words; empty if nothing is.
+        refused: Whether the kernel refused the case, as it should, with its typed error.
+        ratios: The error of each result, as a share of the allowed error.
+        reruns: The number of reruns.
     """
 
     instance: KernelId
@@ -57,12 +58,11 @@ class Verdict:
 
 
 def takes(config: KernelConfig, case: SoakCase) -> bool:
-    """Returns whether the library has to run a case with this configuration; else it has to
-    refuse it."""
-    problem, ragged = case.problem, case.ragged
-    no_queries = problem.seq_len_q == 0 and ragged.lengths_q is None
-    no_keys = problem.seq_len_k == 0 and ragged.lengths_k is None
-    no_keys = no_keys and config.operation != "decode"  # a cache may be empty
+    """Returns whether a configuration's kernel has to run a case; otherwise it has to refuse it."""
+    problem, varlen = case.problem, case.varlen
+    no_queries = problem.seq_len_q == 0 and varlen.lengths_q is None
+    no_keys = problem.seq_len_k == 0 and varlen.lengths_k is None
+    no_keys = no_keys and config.operation != "decode"  # a KV cache may be empty
     return config.has_room_for(problem) and (no_queries or not no_keys)
 
 
@@ -73,29 +73,29 @@ def check(
     reruns: int = RERUNS,
     load: CardLoad | None = None,
 ) -> Verdict:
-    """Runs a kernel into poisoned memory, compares its results, and runs it again and again.
+    """Runs a kernel into poisoned memory, compares its results, and runs it many times more.
 
     Args:
-        reruns: How often; on the emulator each with another order of warps.
-        load: If given, the reruns are done once more beside this.
+        reruns: Number of reruns; on the emulator, each with another order of warps.
+        load: If given, the reruns are repeated beside this load.
 
     Raises:
-        GpuLostError: The kernel broke the GPU's state for this process.
-        ToolchainError, BuildError, CacheError: There is no kernel.
+        GpuLostError: The kernel broke this process's GPU context.
+        ToolchainError, BuildError, CacheError: The kernel cannot be had.
     """
     launch = make_launch(instance, prepared)
     if not takes(instance.config, launch.case):
         return _check_refusal(instance, launch)
     try:
         return _check(instance, launch, reruns, load)
-    except (RuntimeError, ValueError, TypeError) as error:  # of the kernel, or of the GPU
+    except (RuntimeError, ValueError, TypeError) as error:  # from the kernel or the GPU
         reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH]
         if launch.device.type == "cuda" and not gpu_answers():
             raise GpuLostError(instance.name, f"{launch.case}: {reason}") from error
         return Verdict(instance, launch.case, reason)
 
 
-def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
+def _check_refusal(instance: KernelId, launch: SoakLaunch) -> Verdict:
     case, results = launch.case, launch.results
     results.poison(_POISONS[0])
     try:
@@ -108,7 +108,7 @@ def _check_refusal(instance: KernelId, launch: Launch) -> Verdict:
     return Verdict(instance, case, "it should be refused with a ValueError, and is not")
 
 
-def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> Verdict:
+def _check(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> Verdict:
     launch.results.poison(_POISONS[0])
     workspace = launch.run()
     compared = launch.compare()
@@ -132,9 +132,11 @@ def _check(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return Verdict(instance, launch.case, failure.rstrip("; "), False, ratios, done)
 
 
-def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | None) -> str:
-    """Returns what was wrong with the runs after the first, in words. What no sequence uses
-    stays as it was."""
+def _rerun(instance: KernelId, launch: SoakLaunch, reruns: int, load: CardLoad | None) -> str:
+    """Returns what was wrong with the runs after the first, in words; empty if nothing was.
+
+    Rows that no sequence uses must keep the poison.
+    """
     first, deterministic = _as_every_time(launch), instance.config.is_deterministic
     for beside in (None, load)[: 1 if load is None else 2]:
         differing = torch.zeros((), dtype=torch.int64, device=launch.device)
@@ -156,15 +158,15 @@ def _rerun(instance: KernelId, launch: Launch, reruns: int, load: CardLoad | Non
     return ""
 
 
-def _as_every_time(launch: Launch) -> dict[str, torch.Tensor]:
-    """Returns what the reruns should leave, beside which the second poison stays."""
+def _as_every_time(launch: SoakLaunch) -> dict[str, torch.Tensor]:
+    """Returns the results that a rerun should leave; unused rows keep the second poison."""
     first = {name: t.clone() for name, t in launch.results.tensors.items()}
     for name, used in launch.used.items():
         first[name].masked_fill_(~used, _POISONS[1])
     return first
 
 
-def _has_the_bits(launch: Launch, first: dict[str, torch.Tensor]) -> torch.Tensor:
+def _has_the_bits(launch: SoakLaunch, first: dict[str, torch.Tensor]) -> torch.Tensor:
     same = [_bits(t) == _bits(first[name]) for name, t in launch.results.tensors.items()]
     return torch.stack([each.all() for each in same]).all()
 

@@ -1,5 +1,4 @@
-"""The cache of a case: keys and values as they are or of 8 bits, in entries or in pages of any
-order."""
+"""The KV cache of a case: 16-bit or FP8 keys and values, in slots or in pages of any order."""
 
 from __future__ import annotations
 
@@ -13,22 +12,23 @@ from flashsmith.lab.soak.prepared import PreparedCase
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.lengths import is_of_tokens
 
-_PAGE_SIZES = (None, None, 1, 7, 16, 64)  # None: entries
+_PAGE_SIZES = (None, None, 1, 7, 16, 64)  # None: slots, without pages
 _SPLITS = (0, 0, 1, 3)
 _NOWHERE = -(1 << 30)
 _SPARE_PAGES = 2
-# The dimensions over which a scale is the same: of all, of each head, of each head of each request.
+# Dimensions over which a scale is constant: no scale, one, one a head, one a head of each request.
 SCALES = (None, (0, 1, 2, 3), (0, 1, 3), (1, 3))
 _OF_TOKENS = (3,)
-_SMALLEST_SCALE = 1e-15  # two of them are multiplied in float32
+_SMALLEST_SCALE = 1e-15  # the product of two scales must not underflow in float32
 
 
 @dataclass(frozen=True)
 class DrawnCache:
-    """A cache, and in how many parts it is visited.
+    """A KV cache, and the number of splits that decode visits it in.
 
     Attributes:
-        exact: What keys and values of 8 bits stand for, in entries; None: there are others.
+        exact: FP8 keys and values multiplied with their scales, in slots; None if the cache is not
+            FP8.
     """
 
     k: torch.Tensor
@@ -44,14 +44,14 @@ class DrawnCache:
 def draw_cache(
     prepared: PreparedCase,
     fp8: bool = False,
-    token_scales: bool = False,
+    per_token_scale: bool = False,
     page_multiple: int = 1,
 ) -> DrawnCache:
-    """By the seed of the case. Pages that are not used, and ends of the last ones, are NaN.
+    """Draws a KV cache by the seed of the case. Unused pages, and the ends of last pages, are NaN.
 
-    fp8: Keys and values get 8 bits.
-    token_scales: Each row of them may get a scale.
-    page_multiple: Of what the rows of pages are a multiple.
+    fp8: Whether keys and values are FP8.
+    per_token_scale: Whether each row of them may have its own scale.
+    page_multiple: The page size is a multiple of this.
     """
     case, k, v = prepared.case, prepared.placed.k, prepared.placed.v
     rng = Random(case.seed)
@@ -59,7 +59,7 @@ def draw_cache(
     page_size, splits = rng.choice(sizes), rng.choice(_SPLITS)
     if not fp8:
         return _placed(rng, k, v, page_size, splits)
-    kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if token_scales else SCALES
+    kinds = (*SCALES, _OF_TOKENS, _OF_TOKENS) if per_token_scale else SCALES
     (k, k_scale, exact_k), (v, v_scale, exact_v) = (quantised(t, rng.choice(kinds)) for t in (k, v))
     cache = _placed(rng, k, v, page_size, splits)
     small_k, small_v = cache.k.to(FP8), cache.v.to(FP8)
@@ -72,10 +72,10 @@ def draw_cache(
 def quantised(
     t: torch.Tensor, dims: tuple[int, ...] | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Numbers of 8 bits, in float32, with what they are multiplied with, and the product.
+    """Returns FP8 numbers, held in float32, their scales, and the products of both.
 
     t: (batch, rows, heads, d_head).
-    dims: Over which a scale is the same; None: there is none.
+    dims: Dimensions over which a scale is constant; None: there is no scale.
     """
     largest, scale = torch.finfo(FP8).max, None
     spread = torch.ones((), dtype=torch.float64, device=t.device)
@@ -89,7 +89,7 @@ def quantised(
 
 
 def _beside(scale: torch.Tensor | None, cache: DrawnCache) -> torch.Tensor | None:
-    """A scale of tokens lies as they do."""
+    """Returns a scale in the cache's layout: per-token scales are paged like the tokens."""
     if scale is None or not is_of_tokens(scale) or cache.block_table is None:
         return scale
     return _paged(scale, cache.block_table[:, :-1].long(), cache.k.shape[1])
@@ -113,7 +113,7 @@ def _placed(
 
 
 def _paged(t: torch.Tensor, table: torch.Tensor, page_size: int) -> torch.Tensor:
-    """Returns the rows of each entry, in its pages of the table."""
+    """Returns a cache whose pages, by the page table, hold the rows of each request."""
     batch, rows, *row = t.shape
     whole = t.new_full((batch, table.shape[1] * page_size, *row), math.nan)
     whole[:, :rows] = t

@@ -1,4 +1,4 @@
-"""Which cases a kernel is soaked in: those at the seams of its tiles, and random ones."""
+"""Draws the cases that a kernel is soaked on: at tile boundaries, and random ones."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flashsmith.lab.soak.values import PATTERNS, Values
 from flashsmith.problem import Problem
 
 _ROWS_OF_A_WARPGROUP = 64
-_STEPS = (0.99, 1.01)  # just under and just over the bound of the lazy rescale
+_STEPS = (0.99, 1.01)  # just below and just above the bound of the lazy rescale
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How large cases may be.
+    """The sizes of cases that fit a device.
 
     Attributes:
-        multiprocessors: Of the device: what many tiles are.
-        samples, heads, heads_kv: Of a case with many tiles.
-        max_scores: batch * heads * seq_len_q * seq_len_k of a random case.
-        max_length: Of a random case.
+        num_sms: The device's number of SMs, which decides how many tiles are many.
+        samples, heads, heads_kv: The sizes of a case with many tiles.
+        max_scores: The largest batch * heads * seq_len_q * seq_len_k of a random case.
+        max_length: The largest sequence length of a random case.
     """
 
-    multiprocessors: int
+    num_sms: int
     samples: int
     heads: int
     heads_kv: int
@@ -42,15 +42,15 @@ class Extent:
 EMULATOR = Extent(4, 2, 4, 2, max_scores=60_000, max_length=300)
 
 
-def gpu_extent(multiprocessors: int) -> Extent:
-    """Eighteen heads over three, as no power of two divides them evenly over anything."""
-    return Extent(multiprocessors, 4, 18, 3, max_scores=30_000_000, max_length=4096)
+def gpu_extent(num_sms: int) -> Extent:
+    """Returns a GPU's extent, with 18 heads over 3: no power of two splits them evenly."""
+    return Extent(num_sms, 4, 18, 3, max_scores=30_000_000, max_length=4096)
 
 
-def seam_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
-    """Returns what stresses the seams between the tiles of a configuration, the most telling first.
+def tile_boundary_cases(config: KernelConfig, variant: Variant, extent: Extent) -> list[SoakCase]:
+    """Returns the cases that stress a configuration's tile boundaries, the most telling first.
 
-    Gradients without keys need no kernel: a backward gets no such cases.
+    A backward gets no cases without keys, because their gradients need no kernel.
     """
     drawn = [*_many_tiles(config, extent), *_edges(config), *_patterns(config)]
     if config.operation == "backward":
@@ -77,27 +77,27 @@ def _case(
     heads: tuple[int, int] = (1, 1),
     **more: Any,
 ) -> SoakCase:
-    """heads: Of q, and of k."""
+    """Returns a case of a configuration's dtype and d_head; ``heads`` are those of q and of k."""
     lengths = (seq_len_q, seq_len_k)
     return SoakCase(Problem(config.dtype, config.d_head, batch, *heads, *lengths), **more)
 
 
 def _many_tiles(config: KernelConfig, extent: Extent) -> Iterator[SoakCase]:
-    """Far more tiles than multiprocessors, of one block of keys each, and of a few."""
+    """Yields cases with far more tiles than SMs, of one block of keys each, and of a few."""
     several: dict[str, Any] = {
         "batch": extent.samples,
         "heads": (extent.heads, extent.heads_kv),
     }
-    tiles = 9 * extent.multiprocessors if extent.multiprocessors > 8 else 16
+    tiles = 9 * extent.num_sms if extent.num_sms > 8 else 16
     blocks = math.ceil(tiles / (extent.samples * extent.heads))
     B_r, B_c = config.B_r, config.B_c
-    ragged = blocks * B_r - B_r * 3 // 8
+    varlen = blocks * B_r - B_r * 3 // 8
     for seq_len_k in (B_c, max(1, B_c // 2), 1, 2 * B_c + B_c // 3):
-        yield _case(config, ragged, seq_len_k, **several)
-    square = max(4 * B_c, 4 * B_r) - 12 if extent.multiprocessors > 8 else B_r + 4
+        yield _case(config, varlen, seq_len_k, **several)
+    square = max(4 * B_c, 4 * B_r) - 12 if extent.num_sms > 8 else B_r + 4
     yield _case(config, square, square, **several)
-    yield _case(config, ragged, B_c, **several, values=Values("huge"))
-    # Whole blocks, and k shaped as q.
+    yield _case(config, varlen, B_c, **several, values=Values("huge"))
+    # Whole blocks, with k in the shape of q.
     whole = math.lcm(B_r, B_c)
     alike = several | {"heads": (extent.heads, extent.heads)}
     yield _case(config, whole, whole, **alike)
@@ -105,7 +105,7 @@ def _many_tiles(config: KernelConfig, extent: Extent) -> Iterator[SoakCase]:
 
 
 def _edges(config: KernelConfig) -> Iterator[SoakCase]:
-    """Lengths 0, 1, and one more and less than blocks; k longer and shorter than q."""
+    """Yields lengths 0 and 1, block sizes, and one more and less; k longer and shorter than q."""
     B_r, B_c = config.B_r, config.B_c
     pairs = (
         (1, 1), (1, B_c), (1, B_c + 1), (1, 4 * B_c + 1), (B_r, 1), (B_r - 1, B_c - 1),
@@ -122,10 +122,10 @@ def _edges(config: KernelConfig) -> Iterator[SoakCase]:
 
 
 def _first_rows(config: KernelConfig) -> Iterator[SoakCase]:
-    """The first row of a warpgroup sees whole blocks of keys exactly, or a few keys more or less.
+    """Yields cases in which a warpgroup's first row sees whole blocks of keys, or nearly so.
 
     The rows from 64 w on see seq_len_k - seq_len_q + 64 w + 1 keys; here that is n * B_c - 1 to
-    n * B_c + 2. Later warpgroups have k longer than q first, then shorter.
+    n * B_c + 2. For later warpgroups k is longer than q first, then shorter.
     """
     B_c = config.B_c
     for warpgroup in range(config.B_r // _ROWS_OF_A_WARPGROUP + 1):
@@ -139,7 +139,7 @@ def _first_rows(config: KernelConfig) -> Iterator[SoakCase]:
 
 
 def _patterns(config: KernelConfig) -> Iterator[SoakCase]:
-    """Every pattern of values, where q and k have a few blocks each."""
+    """Yields every pattern of values, where q and k have a few blocks each."""
     lengths = (config.B_r + 5, 3 * config.B_c + 7)
     for values in all_values(config):
         yield _case(config, *lengths, heads=(2, 2), values=values)
@@ -149,12 +149,11 @@ def _patterns(config: KernelConfig) -> Iterator[SoakCase]:
 
 
 def all_values(config: KernelConfig) -> list[Values]:
-    """Returns every pattern, those with blocks at the configuration's, and steps about its lazy
-    bound.
+    """Returns every pattern, with the configuration's block size, and steps near its lazy bound.
 
-    A polynomial in place of an exponential makes a number of NaN: such kernels get no scores of it.
-    What is not finite reaches all gradients by way of matrix products, in references otherwise than
-    in kernels: none of it for a backward.
+    A polynomial in place of an exponential turns NaN into a number, so kernels that use one get no
+    NaN scores. A backward gets only finite values: others reach all gradients through matrix
+    products, and differently in references than in kernels.
     """
     bound = getattr(config, "lazy_rescale_log2", 0) or 8
     moving = [
@@ -170,7 +169,7 @@ def all_values(config: KernelConfig) -> list[Values]:
 
 
 def random_case(rng: Random, config: KernelConfig, variant: Variant, extent: Extent) -> SoakCase:
-    """Any case that the kernel takes, with lengths that favour the edges of its blocks."""
+    """Returns a random case that the kernel takes; its lengths favour the edges of blocks."""
     values = rng.choice(
         [Values()] * 4
         + [v for v in all_values(config) if not (weighs_keys(variant) and v.reach_hidden_rows)]
@@ -209,7 +208,7 @@ def _random_length(rng: Random, block: int, longest: int) -> int:
 
 
 def _fitted(problem: Problem, extent: Extent) -> Problem:
-    """With fewer samples and heads, if there are too many scores."""
+    """Returns the problem with fewer samples and heads if it has too many scores."""
     while problem.n_scores > extent.max_scores and (problem.batch, problem.heads) != (1, 1):
         heads = problem.heads_kv if problem.batch == 1 else problem.heads
         heads = 1 if problem.batch == 1 and problem.heads == problem.heads_kv else heads

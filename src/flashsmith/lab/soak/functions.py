@@ -1,4 +1,4 @@
-"""The score_mod and mask_mod of cases that have them."""
+"""The score_mod and mask_mod of soak cases."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flashsmith.ops.functions import Functions
 
 
 def functions_of(moduli: torch.Tensor) -> tuple[ScoreMod, MaskMod]:
-    """They tell batch entries, heads, queries and keys apart, and add no error to a score.
+    """Returns functions that depend on batch, head, query and key, and add no error to a score.
 
-    moduli: (batch,), int32: of 1 hides all keys.
+    moduli: (batch,), int32; 1 hides all keys.
     """
 
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -28,6 +28,6 @@ def functions_of(moduli: torch.Tensor) -> tuple[ScoreMod, MaskMod]:
 
 @functools.cache
 def number_of_functions() -> int:
-    """Of kernels that call them, whatever the moduli are."""
+    """Returns the number of kernels with these functions, which does not depend on the moduli."""
     any_moduli = torch.ones(1, dtype=torch.int32)
     return Functions.traced(*functions_of(any_moduli), any_moduli.device).score

@@ -1,4 +1,4 @@
-"""A case's tensors for a backward, and the gradients that they should give."""
+"""Prepares a case's tensors for a backward, and the gradients that they should give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flashsmith.lab.soak.values import QKV
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
     Comparison,
-    Gradients,
+    ReferenceGradients,
     compare,
     dropout_scale,
     gradient_allowance,
@@ -25,25 +25,25 @@ from flashsmith.reference import (
 )
 from flashsmith.reference.packing import PackedSequence
 
-_FLUSHED = 2.0**-118  # products of numbers that are hardly normal become 0
-# A sink's gradient is one number: what rounding o costs it may by luck be next to nothing in low
-# precision. Of what a rounding of all terms could cost, roundings of each cost this.
+_FLUSHED = 2.0**-118  # products of numbers near the smallest normal one become 0
+# A sink's gradient is one number, and in low precision the error of rounding o may cancel in it by
+# luck. So it is allowed this share of the error that all terms could have together.
 _SHARE_OF_O = 2.0**-4
 _FLOAT32_ERROR = 2.0**-22  # of sums, and of an exponential
-_SLOPE_ERROR = 2 * TANH_APPROX_ERROR  # of a cap, 1 - tanh^2
+_SLOPE_ERROR = 2 * TANH_APPROX_ERROR  # of a softcap's derivative, 1 - tanh^2
 
-ByName = dict[str, torch.Tensor]  # "dq", "dk", "dv", and "dsinks" and "dbias" where they are wanted
+ByName = dict[str, torch.Tensor]  # "dq", "dk", "dv", and "dsinks" and "dbias" if the case has them
 
 
 @dataclass(frozen=True)
 class GradientTruth:
-    """What is right, and how far off kernels may be. Rows that no sequence uses are NaN.
+    """The right gradients, and the errors that kernels may have; rows of no sequence are NaN.
 
     Attributes:
-        exact: In float64; laid out as what they are gradients by.
+        exact: In float64, in the shapes of q, k, v, sinks and bias.
         low_precision: The same with weights rounded.
-        allowance: What elements may differ by beyond that, in float32.
-        used: Whether a sequence uses the row; of a shape that fits that of the gradient.
+        allowance: By how much elements may differ beyond that, in float32.
+        used: Whether a sequence uses the row; its shape broadcasts to the gradient's.
     """
 
     exact: ByName
@@ -62,9 +62,9 @@ class GradientTruth:
 
 @dataclass(frozen=True)
 class PreparedGradients:
-    """What a backward gets beside what the forward had, and what it has to give."""
+    """The tensors of a backward, beside those of its forward, and the right results."""
 
-    forward: PreparedCase  # whose o and lse are exact
+    forward: PreparedCase  # its o and lse hold the exact results
     do: torch.Tensor
     dlse: torch.Tensor | None
     results: Results
@@ -74,7 +74,7 @@ class PreparedGradients:
 def prepare_gradients(case: SoakCase, device: str) -> PreparedGradients:
     """Returns the tensors of a case on ``device`` and the truth, computed there.
 
-    Every second case has a gradient by the log-sum-exp. What no sequence uses of any tensor is NaN.
+    Every second case has a gradient of the LSE. In all tensors, rows that no sequence uses are NaN.
     """
     forward = prepare(case, device)
     placed, truth = forward.placed, forward.truth
@@ -94,8 +94,8 @@ def prepare_gradients(case: SoakCase, device: str) -> PreparedGradients:
 
 
 def _random_gradients(forward: PreparedCase) -> tuple[torch.Tensor, torch.Tensor]:
-    """By o and by the log-sum-exp. The larger the values, the smaller by o: dP = dO V^T has to stay
-    within the 16 bits that its difference to D is rounded to."""
+    """Draws dO and dLSE. The larger the values, the smaller is dO: dP = dO V^T, minus D, is rounded
+    to 16 bits, and has to stay within their range."""
     case, o, lse = forward.case, forward.placed.o, forward.placed.lse
     generator = torch.Generator(o.device).manual_seed(case.seed + 1)
     v = forward.inputs[2].float()
@@ -123,7 +123,7 @@ def _make_results(forward: PreparedCase) -> Results:
 
 
 def _truth_of(forward: PreparedCase, do: torch.Tensor, dlse: torch.Tensor | None) -> GradientTruth:
-    """In parts as large as memory allows."""
+    """Computes the truth in parts as large as memory allows."""
     (q, k, v), semantics = forward.inputs, forward.semantics
     rows = {"dq": q, "dk": k, "dv": v}
     if_given = {"dsinks": semantics.sinks, "dbias": semantics.bias}
@@ -157,15 +157,17 @@ def _of(name: str, sequence: PackedSequence, t: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some heads of a sequence."""
+    """Some heads of a sequence, by which the truth is computed."""
 
     sequence: PackedSequence
     number: int
     heads: slice  # of q
     shared: slice  # of k and v
 
-    def truth(self, qkv: QKV, do: torch.Tensor, dlse: torch.Tensor | None) -> Iterator[Gradients]:
-        """Yields the exact gradients, those in low precision, and the allowance."""
+    def truth(
+        self, qkv: QKV, do: torch.Tensor, dlse: torch.Tensor | None
+    ) -> Iterator[ReferenceGradients]:
+        """Yields the exact gradients, the low-precision ones, and the allowance."""
         q, do = (self.sequence.of_q(t)[:, :, self.heads] for t in (qkv[0], do))
         k, v = (self.sequence.of_k(t)[:, :, self.shared] for t in qkv[1:])
         own = None if dlse is None else self.sequence.of_lse(dlse)[:, self.heads]
@@ -185,8 +187,8 @@ class _Part:
         of_sinks = gradient_allowance(q, k, v, do, errors, dlse=own, **meaning).sinks
         yield replace(allowance, sinks=of_sinks)
 
-    def put(self, found: Gradients, whole: ByName) -> None:
-        """Into the place that these heads have, or added to what others gave."""
+    def put(self, found: ReferenceGradients, whole: ByName) -> None:
+        """Writes gradients to these heads' part of ``whole``; those of sinks and bias are added."""
         for name, heads in (("dq", self.heads), ("dk", self.shared), ("dv", self.shared)):
             _of(name, self.sequence, whole[name])[:, :, heads] = getattr(found, name[1:])
         if found.sinks is not None:

@@ -1,4 +1,4 @@
-"""The kernels that are worth soaking: of tables, and of the rule."""
+"""Selects the kernels that are worth soaking: those of tables and of the heuristic."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
-    """Returns what the tables for a GPU may have ``attention`` take, each once, best of an entry
-    first.
+    """Returns the configurations of a GPU's tables, each once, the best of an entry first.
 
     Whether a table was measured on the present kernels does not matter here.
 
     Args:
-        gpu: Its name; None: every shipped table.
+        gpu: The GPU's name; None: all shipped tables.
 
     Raises:
         TuningError: A table is damaged.
@@ -51,8 +50,8 @@ def table_configs(gpu: str | None = None) -> list[ForwardKernelConfig]:
 
 
 def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
-    """Returns each configuration full, causal, and with one more variant, another from one to
-    the next."""
+    """Returns kernels of each configuration: full, causal, and one more variant, which changes from
+    one configuration to the next."""
     drawn = (
         KernelId(cfg.with_room_for(variant), variant)
         for i, cfg in enumerate(configs)
@@ -62,8 +61,10 @@ def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
 
 
 def _mixed_variant(config: KernelConfig, first: int) -> Variant:
-    """The first from one of them on that there are kernels for; in decode's with functions, after
-    each has come once, and every second time from then on."""
+    """Returns the first variant from ``first`` on, cyclically, that the configuration serves.
+
+    For decode, once each variant has come, every second cycle adds a score_mod and a mask_mod.
+    """
     in_turn = (*MIXED_VARIANTS, *MIXED_VARIANTS)[first % len(MIXED_VARIANTS) :]
     served = (config.served_of(variant) for variant in in_turn)
     found = next(v for v in served if config.with_room_for(v).serves_variant(v))
@@ -72,7 +73,8 @@ def _mixed_variant(config: KernelConfig, first: int) -> Variant:
 
 
 def that_run_on(configs: Iterable[C], device: str) -> list[C]:
-    """Those that can be built for ``device``, each once; the emulator runs all."""
+    """Returns the configurations that can be built for ``device``, each once; the emulator runs
+    all."""
     (arch, *_) = target_of(torch.device(device)).archs or (None,)
     unique = dict.fromkeys(configs)
     return [cfg for cfg in unique if cfg.is_buildable(arch)]

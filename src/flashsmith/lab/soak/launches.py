@@ -1,4 +1,4 @@
-"""Calls of a loaded kernel on a prepared case: one that can be repeated, and compared."""
+"""Launches a kernel on a prepared case, as often as needed, and compares its results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flashsmith.ops.launch import kernel_for
 from flashsmith.reference import Comparison
 from flashsmith.runtime import (
     BackwardKernel,
+    CallArgs,
     DecodeKernel,
     DecodeTensors,
-    Extras,
     GradientTensors,
     Kernel,
     Splitting,
@@ -30,30 +30,30 @@ from flashsmith.runtime import (
     find_backward,
     find_decode,
 )
+from flashsmith.runtime.call_args import NO_SCALES, Scales
 from flashsmith.runtime.device import target_of
-from flashsmith.runtime.extras import NO_SCALES, Scales
 from flashsmith.runtime.loaded import LoadedKernel
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for, workspace_for
 
 Prepared = PreparedCase | PreparedGradients
 
-# More than the largest relative error of the polynomials that some configurations use for 2^x.
+# A bound for the relative error of the polynomials that some configurations use for 2^x.
 _POLYNOMIAL_ERROR = 2.0**-13
-# Kernels whose reference may lag far behind a maximum round what lies between them, a few times.
+# If the reference lags far behind the maximum, the difference of both is rounded a few times.
 _STALE_ERROR = 2.0**-22
 _DENSE = 4  # dimensions
-_ALL_ONES = 255  # NaN, in all floating-point types
+_ALL_ONES = 255  # bytes that are NaN in all floating-point types
 
 
-class Launch(ABC):
-    """A kernel on tensors.
+class SoakLaunch(ABC):
+    """A kernel on the tensors of a case.
 
     Attributes:
-        case: Whose tensors these are.
-        results: What the kernel writes.
-        used: Of some results, which elements are written at all.
-        read: What it only reads, by name; each with a copy.
+        case: The case that the tensors were made for.
+        results: The tensors that the kernel writes.
+        used: For some results, which elements are written at all.
+        read: The tensors that the kernel only reads, by name; each with a copy.
     """
 
     case: SoakCase
@@ -63,7 +63,7 @@ class Launch(ABC):
 
     @abstractmethod
     def compare(self) -> dict[str, Comparison]:
-        """Of what is in the results, which were NaN; what does not exist is right."""
+        """Compares the results, which were NaN before the launch; without a truth, returns {}."""
 
     def compare_worst(self) -> Comparison:
         """Returns the result that is the farthest off beside what it may differ by."""
@@ -81,11 +81,14 @@ class Launch(ABC):
         self.kernel, self.device = kernel, device
 
     def workspace(self) -> torch.Tensor | None:
-        """Returns what one call needs."""
+        """Returns new workspace for one call."""
         return workspace_for(self.plan(), self.device)
 
     def run(self, seed: int = 0) -> torch.Tensor | None:
-        """Launches; what has to be zero of the workspace, if there is one. The rest was NaN."""
+        """Launches, and returns the part of the workspace that has to be zero, or None.
+
+        The rest of the workspace is filled with NaN before.
+        """
         zeroed, workspace = self.plan().zeroed_bytes, self.workspace()
         if workspace is not None:
             workspace[zeroed:].fill_(_ALL_ONES)
@@ -98,15 +101,14 @@ class Launch(ABC):
 
 
 def prepare_for(config: KernelConfig, case: SoakCase, device: str) -> Prepared:
-    """Returns the tensors of a case and its truth, for kernels of the same operation as
-    ``config``'s."""
+    """Returns a case's tensors and truth for all kernels of ``config``'s operation."""
     if config.operation == "backward":
         return prepare_gradients(case, device)
     return prepare(case, device)
 
 
-def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
-    """Finds the kernel, or builds it. Raises as that."""
+def make_launch(instance: KernelId, prepared: Prepared) -> SoakLaunch:
+    """Returns a launch of the kernel, which is built if the cache lacks it; raises as the build."""
     if isinstance(prepared, PreparedGradients):
         return _Backward(instance, prepared)
     if instance.config.operation == "decode":
@@ -119,7 +121,7 @@ def make_launch(instance: KernelId, prepared: Prepared) -> Launch:
 def compare_result(
     config: ForwardKernelConfig, truth: Truth, o: torch.Tensor, lse: torch.Tensor
 ) -> tuple[Comparison, Comparison]:
-    """Of o and of lse, into memory that was NaN, with what a configuration's ways may cost."""
+    """Compares o and lse, which were NaN before; allows for a configuration's approximations."""
     return truth.compare(
         o,
         lse,
@@ -128,7 +130,7 @@ def compare_result(
     )
 
 
-class _Forward(Launch):
+class _Forward(SoakLaunch):
     kernel: Kernel
     _scales = NO_SCALES
 
@@ -162,8 +164,7 @@ class _Forward(Launch):
 
 
 class _Fp8Forward(_Forward):
-    """With what the configuration says in 8 bits, contiguous, and scales drawn by the case's
-    seed."""
+    """A forward with contiguous FP8 tensors and scales, drawn by the case's seed."""
 
     def __init__(self, instance: KernelId, prepared: PreparedCase) -> None:
         config, inputs = instance.config, dict(zip("qkv", prepared.inputs, strict=True))
@@ -172,7 +173,7 @@ class _Fp8Forward(_Forward):
         exact, scales = dict(inputs), {}
         for name in sorted(config.fp8_tensors):
             t = inputs[name]
-            # Heads of q that share one of k share a scale.
+            # Heads of q that share a KV head share a scale.
             n_entries, sharing = batch if t.ndim == _DENSE else 1, t.shape[-2] // heads_kv
             of_heads = t.reshape(n_entries, t.shape[-3], heads_kv, sharing * t.shape[-1])
             small, scale, product = quantised(of_heads, rng.choice(SCALES))
@@ -193,8 +194,8 @@ class _Fp8Forward(_Forward):
         super().__init__(instance, replace(prepared, placed=placed, inputs=(q, k, v), truth=truth))
 
 
-class _Decode(Launch):
-    """As drawn by the case's seed: of a cache of entries, or of pages."""
+class _Decode(SoakLaunch):
+    """A decode over a KV cache of slots or pages, drawn by the case's seed."""
 
     kernel: DecodeKernel
 
@@ -205,7 +206,7 @@ class _Decode(Launch):
         self.case, self.results = prepared.case, placed.results
         config = instance.config
         assert isinstance(config, DecodeKernelConfig)
-        cache = draw_cache(prepared, config.fp8_cache, config.token_scales, config.page_multiple)
+        cache = draw_cache(prepared, config.fp8_cache, config.per_token_scale, config.page_multiple)
         if truth is not None and cache.exact is not None:
             q = prepared.inputs[0]
             truth = truth_of(q, *cache.exact, prepared.semantics, prepared.packing)
@@ -243,7 +244,7 @@ class _Decode(Launch):
         return self._counters
 
 
-class _Backward(Launch):
+class _Backward(SoakLaunch):
     kernel: BackwardKernel
 
     def __init__(self, instance: KernelId, prepared: PreparedGradients) -> None:
@@ -272,7 +273,7 @@ class _Backward(Launch):
         self.kernel(self._tensors, scale, workspace=workspace, extras=self._extras)
 
     @property
-    def _extras(self) -> Extras:
+    def _extras(self) -> CallArgs:
         return self._prepared.forward.extras
 
     @property

@@ -1,4 +1,4 @@
-"""How tensors lie in memory, and what around results must stay as it was."""
+"""Lays tensors out in memory, and guards the memory around results."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 LAYOUTS = ("contiguous", "padded", "heads_first", "packed")
 
-_GUARD = 7.0  # stands around o; no kernel writes it there again
-_PADDING = 8  # elements: 16 bytes, to which rows have to be aligned
+_GUARD = 7.0  # fills the memory around results; no kernel happens to write it
+_PADDING = 8  # elements: 16 bytes, the alignment of rows
 _DENSE = 4  # dimensions
 
-Room = tuple[torch.Tensor, torch.Tensor]  # a tensor, and what it is inside
+Room = tuple[torch.Tensor, torch.Tensor]  # a tensor, and the larger one that contains it
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a kernel writes, by name, and the memory that it is part of.
+    """A kernel's results by name, and the larger tensors that contain them.
 
     Attributes:
-        begin_at_zero: Those that have to be zero before a launch.
+        begin_at_zero: Names of results that have to be zero before a launch.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -30,7 +30,7 @@ class Results:
     begin_at_zero: frozenset[str] = frozenset()
 
     def poison(self, value: float) -> None:
-        """Fills what the kernel is to write; all around it is a guard."""
+        """Fills the results with ``value``, and the memory around them with the guard."""
         for whole in self.around:
             whole.fill_(_GUARD)
         self.fill(value)
@@ -40,13 +40,12 @@ class Results:
             t.fill_(0.0 if name in self.begin_at_zero else value)
 
     def are_nan(self) -> bool:
-        """Returns whether nothing was written into memory that is NaN before a launch."""
+        """Returns whether no result was written that is NaN before a launch."""
         written = (t for name, t in self.tensors.items() if name not in self.begin_at_zero)
         return all(bool(t.isnan().all()) for t in written)
 
     def n_overwritten(self) -> torch.Tensor:
-        """Returns how many elements around the results are not as they were; scalar, on the
-        device."""
+        """Returns the number of changed elements around the results, as a scalar on the device."""
         kept = [t.clone() for t in self.tensors.values()]
         for t in self.tensors.values():
             t.fill_(_GUARD)
@@ -75,13 +74,13 @@ class Placed:
 
 
 def place(layout: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Placed:
-    """q, k and v, contiguous so far, as ``layout`` has them, with o and lse likewise.
+    """Returns q, k and v, contiguous before, in a layout, with o and lse.
 
-    contiguous; padded: rows with a gap between them; heads_first: (batch, heads, seq_len, d_head)
-    seen as (batch, seq_len, heads, d_head); packed: slices of one tensor along its heads, as far as
-    sizes agree. o is inside a larger tensor under all of them.
+    contiguous: rows without gaps. padded: rows with gaps between them. heads_first: (batch, heads,
+    seq_len, d_head) seen as (batch, seq_len, heads, d_head). packed: slices of one tensor along its
+    heads, as far as sizes agree. o is inside a larger tensor in all of them.
 
-    Tensors without a batch, (total, heads, d_head), are laid out as those of a batch of 1.
+    Tensors without a batch, (total, heads, d_head), are laid out like a batch of 1.
     """
     arrange, _ = _ARRANGEMENTS[layout]
     arranged = arrange(*map(_batched, (q, k, v)))
@@ -93,7 +92,7 @@ def place(layout: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pla
 
 
 def make_room(layout: str, like: torch.Tensor, d: int) -> Room:
-    """For a tensor of as many rows as ``like``, each of d elements, as ``layout`` has it."""
+    """Returns room for a tensor with the rows of ``like``, each of d elements, in a layout."""
     _, room = _ARRANGEMENTS[layout]
     batch, seq_len, heads, _ = _batched(like).shape
     inside, around = room(like, (batch, seq_len, heads, d))
@@ -101,7 +100,7 @@ def make_room(layout: str, like: torch.Tensor, d: int) -> Room:
 
 
 def make_flat_room(like: torch.Tensor, shape: tuple[int, ...]) -> Room:
-    """For a contiguous tensor of float32."""
+    """Returns room for a contiguous float32 tensor."""
     flat = like.new_empty(math.prod(shape) + 2 * _PADDING, dtype=torch.float32)
     return flat[_PADDING:-_PADDING].view(shape), flat
 

@@ -1,4 +1,4 @@
-"""Other work for the card while a kernel runs."""
+"""Loads the GPU with other work while a kernel runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _COPIED_BYTES = 256 << 20
 
 
 class CardLoad:
-    """Matrix products and copies on a stream of their own.
+    """Matrix products and copies on a separate stream.
 
-    They take multiprocessors, L2 and DRAM bandwidth from the kernel beside them, so that its loads
-    arrive later and in another order than on a card that has nothing else to do.
+    They take SMs, L2 and DRAM bandwidth from the kernel beside them, so that its loads arrive later
+    and in another order than on an idle GPU.
     """
 
     def __init__(self, device: str = "cuda") -> None:
@@ -24,11 +24,11 @@ class CardLoad:
         torch.cuda.synchronize()
 
     def add(self) -> None:
-        """Enqueues about a third of a millisecond (H200), and does not wait."""
+        """Enqueues work of about a third of a millisecond (H200) without waiting for it."""
         with torch.cuda.stream(self._stream):
             torch.mm(self._a, self._a, out=self._product)
             self._target.copy_(self._source)
 
     def wait(self) -> None:
-        """Until the card has nothing else to do again."""
+        """Waits until the GPU has finished this work."""
         self._stream.synchronize()

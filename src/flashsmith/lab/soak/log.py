@@ -1,4 +1,4 @@
-"""What a soak leaves behind: one row of a CSV file for each kernel."""
+"""Writes the log of a soak: one row of a CSV file for each kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def verdict_of(tally: Tally) -> str:
 
 
 def rows(tallies: Iterable[Tally]) -> list[list[object]]:
-    """COLUMNS of each; the worst of a result is a share of the error that is allowed."""
+    """Returns COLUMNS for each kernel; the worst error is a share of the allowed error."""
     return [
         [
             tally.instance.config.short_form(),
@@ -40,13 +40,13 @@ def rows(tallies: Iterable[Tally]) -> list[list[object]]:
 
 
 def _worst(tally: Tally, *names: str) -> object:
-    """Empty where the kernel gives none of these results."""
+    """Returns the worst ratio; empty if the kernel has none of these results."""
     found = [tally.ratios[name] for name in names if name in tally.ratios]
     return round(max(found), 3) if found else ""
 
 
 def write_csv(path: Path, tallies: Iterable[Tally], stamp: Mapping[str, str]) -> None:
-    """Replaces the file; its last columns say where and with what it was measured."""
+    """Replaces the file; its last columns say where and with which versions it was measured."""
     names = [name for name in ("date", "gpu", "driver_version", "cuda", "sources") if name in stamp]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What a case computes and of which lengths, in words that make the same tensors again."""
+"""The semantics and sequence lengths of a case, in words that reproduce the same tensors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flashsmith.lab.soak.functions import functions_of, number_of_functions
 from flashsmith.problem import Problem
 from flashsmith.reference import Packing, Semantics, check_dropout
 
-# Of ALiBi: none, steep, and growing with the distance.
+# ALiBi slopes: usual, almost none, none, steep, and negative, which grows with the distance.
 _SLOPES = (0.5, 2.0**-8, 0.0, 40.0, -0.02)
-# Of little and of all weight, of none, and beyond what float32 makes an exponential of.
+# Sinks of little, hardly any, all and no weight, and beyond the range of exponentials in float32.
 _SINKS = (0.7, -1e4, 1e4, -math.inf, 30.0, -3.0)
 _MODULI = (3.0, 1.0, 7.0, 2.0)
 _BIAS_DIMENSIONS = "bhij"
 _SHARE_HIDDEN = 0.1  # of a bias' elements, and of its rows
 
-_WEIGH_NOTHING = ("softcap", "ragged", "padded")  # fields of a variant
+_WEIGH_NOTHING = ("softcap", "varlen", "padded")  # fields of a variant
 
 Window = tuple[int, int]
 Lengths = tuple[int, ...]
@@ -31,16 +31,15 @@ class Meaning:
     """The keywords of ``flashsmith.attention`` that say what is computed; tensors by their kind.
 
     Attributes:
-        causal, window_size, softcap, top_left: Those keywords.
-        alibi: "h": a slope for each head; "bh": for each sample, too; "": none.
-        sinks: Whether heads have them.
-        bias: Which of its dimensions it has, of b, h, i and j, in this order; the others are 1.
-            "": none.
+        causal, window_size, softcap, top_left: As in ``attention``.
+        alibi: "h": a slope for each head; "bh": for each head of each sample; "": none.
+        sinks: Whether heads have sinks.
+        bias: Letters of "bhij" in this order: the bias' dimensions that are not 1. "": no bias.
         dropout: The share of weights that are dropped, by a state of random numbers.
-        functions: Whether there are a score_mod and a mask_mod, those of ``functions_of``.
+        functions: Whether there are a score_mod and a mask_mod, from ``functions_of``.
 
     Raises:
-        ValueError: A field has a value that no call can have; names the field.
+        ValueError: A field has a value that no call can have; the message names the field.
     """
 
     causal: bool = False
@@ -66,7 +65,7 @@ class Meaning:
 
     @property
     def variant(self) -> Variant:
-        """Of dense tensors."""
+        """The variant for dense tensors."""
         return Variant(
             causal=self.causal or self.window_size[1] >= 0,
             window=self.window_size[0] >= 0,
@@ -81,7 +80,7 @@ class Meaning:
     def semantics(
         self, problem: Problem, softmax_scale: float | None, seed: int, device: str
     ) -> Semantics:
-        """With tensors of random values, the same every time."""
+        """Returns the semantics, with tensors of random values that depend on the seed alone."""
         generator = torch.Generator(device).manual_seed(seed)
         heads, batch = problem.heads, problem.batch
         score_mod = mask_mod = None
@@ -107,7 +106,7 @@ class Meaning:
         )
 
     def _bias(self, problem: Problem, generator: torch.Generator) -> torch.Tensor:
-        """Of a normal distribution; here and there -inf, in whole rows, too."""
+        """Returns a normally distributed bias with some elements, and some whole rows, of -inf."""
         sizes = (problem.batch, problem.heads, problem.seq_len_q, problem.seq_len_k)
         shape = [
             size if dimension in self.bias else 1
@@ -125,7 +124,7 @@ class Meaning:
 def _some(
     values: tuple[float, ...], shape: tuple[int, ...], generator: torch.Generator
 ) -> torch.Tensor:
-    """Values in turn, from one of them on."""
+    """Returns the values cyclically, beginning at a random one."""
     first = int(torch.randint(len(values), (), generator=generator, device=generator.device))
     places = (torch.arange(math.prod(shape), device=generator.device) + first) % len(values)
     return torch.tensor(values, device=generator.device)[places].view(shape)
@@ -137,17 +136,17 @@ def _state(generator: torch.Generator) -> torch.Tensor:
 
 
 def weighs_keys(variant: Variant) -> bool:
-    """Returns whether a key may have no weight because of its place, or beside a sink."""
+    """Returns whether a key's weight may be 0 because of its position or of a sink."""
     return variant != replace(FULL, **{name: getattr(variant, name) for name in _WEIGH_NOTHING})
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """Lengths of each sequence's own, as many as the batch has; None: those of the problem.
+class Varlen:
+    """The lengths of each varlen sequence of the batch; None: the problem's lengths.
 
     Attributes:
-        lengths_q, lengths_k: Sequences are packed, one after the other, with these lengths.
-        used_q, used_k: How much of each is used.
+        lengths_q, lengths_k: Lengths of packed sequences, one after the other.
+        used_q, used_k: The used rows of each sequence.
 
     A sequence is no longer than the problem's ``seq_len_q`` and ``seq_len_k``.
     """
@@ -161,11 +160,11 @@ class Ragged:
         return self != DENSE
 
     def check(self, problem: Problem) -> None:
-        """Raises ValueError that names the field which does not fit the problem."""
+        """Raises ValueError that names the field that does not fit the problem."""
         for side in "qk":
             longest = getattr(problem, f"seq_len_{side}")
             whole, used = getattr(self, f"lengths_{side}"), getattr(self, f"used_{side}")
-            most = (longest,) * problem.batch
+            maximum = (longest,) * problem.batch
             for name, lengths in ((f"lengths_{side}", whole), (f"used_{side}", used)):
                 if lengths is None:
                     continue
@@ -173,9 +172,9 @@ class Ragged:
                     raise ValueError(
                         f"{name} has {len(lengths)} numbers, and batch is {problem.batch}"
                     )
-                if not all(0 <= n <= end for n, end in zip(lengths, most, strict=True)):
-                    raise ValueError(f"{name} is {lengths}; expected 0 to {most}")
-                most = lengths
+                if not all(0 <= n <= end for n, end in zip(lengths, maximum, strict=True)):
+                    raise ValueError(f"{name} is {lengths}; expected 0 to {maximum}")
+                maximum = lengths
 
     def packing(self, device: str) -> Packing:
         def places(lengths: Lengths | None) -> torch.Tensor | None:
@@ -191,4 +190,4 @@ class Ragged:
         )
 
 
-PLAIN, DENSE = Meaning(), Ragged()
+PLAIN, DENSE = Meaning(), Varlen()

@@ -1,4 +1,4 @@
-"""A case's tensors and what a forward should make of them: made once for every kernel."""
+"""Makes a case's tensors and a forward's right results, once for all kernels."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from flashsmith.reference import (
     score_error,
     score_range,
 )
-from flashsmith.runtime import Extras
+from flashsmith.runtime import CallArgs
 
-_MAX_SCORES_AT_ONCE = 1 << 26  # half a gigabyte of float64, of which several are alive
-# Kernels' exponentials below 2^-126 are 0, among them what brings weights, up to 2^8 relative to an
-# earlier maximum, to the scale of a sink that is so much larger.
+_MAX_SCORES_AT_ONCE = 1 << 26  # 512 MiB of float64, of which several are alive
+# Kernels flush exponentials below 2^-126 to 0, even the factor that rescales weights, up to 2^8
+# relative to an earlier maximum, to the scale of a much larger sink.
 _SMALLEST_WEIGHT = 2.0**-118
-_ROWS_BEHIND_ALL = 3  # of packed tensors, which belong to no sequence
+_ROWS_BEHIND_ALL = 3  # rows at the end of packed tensors that belong to no sequence
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is right, and how far off a kernel may be. Rows that no sequence uses are NaN."""
+    """The right results, and the errors that kernels may have; rows of no sequence are NaN."""
 
-    o: torch.Tensor  # laid out as q, float64
+    o: torch.Tensor  # in the shape of q, float64
     low_precision: torch.Tensor  # the same with weights in q's dtype
-    allowance: torch.Tensor  # as o, but for one element a row: what the error of scores does to o
+    allowance: torch.Tensor  # one element a row of o: the effect of the scores' errors on o
     lse: torch.Tensor  # (batch, heads, seq_len_q) or (heads, total_q), float64
     lse_tolerance: torch.Tensor
-    spread: torch.Tensor  # as allowance: what the range of a row's scores is to o
-    lse_spread: torch.Tensor  # and to lse
-    used: torch.Tensor  # as allowance, bool: whether a sequence uses the row
-    lse_used: torch.Tensor  # as lse
+    spread: torch.Tensor  # like allowance: the effect on o of an error of a row's score range
+    lse_spread: torch.Tensor  # the same for lse
+    used: torch.Tensor  # like allowance, bool: whether a sequence uses the row
+    lse_used: torch.Tensor  # like lse
 
     def compare(
         self,
@@ -60,11 +60,11 @@ class Truth:
         error_of_exp: float = 0.0,
         error_of_range: float = 0.0,
     ) -> tuple[Comparison, Comparison]:
-        """Of a kernel's o and of its log-sum-exp, into memory that was NaN.
+        """Compares a kernel's o and LSE, in memory that was NaN.
 
         Args:
-            error_of_exp: Relative, of the kernel's exponentials.
-            error_of_range: By how much of their range its scores may be off.
+            error_of_exp: The relative error of the kernel's exponentials.
+            error_of_range: The error of scores, as a share of their range.
         """
         allowance = self.allowance + error_of_range * self.spread
         tolerance = self.lse_tolerance + error_of_range * self.lse_spread + error_of_exp
@@ -78,17 +78,17 @@ class Truth:
 class PreparedCase:
     case: SoakCase
     placed: Placed
-    inputs: QKV  # copies of q, k and v, which no kernel may change
+    inputs: QKV  # copies of q, k and v, to show that no kernel changes them
     semantics: Semantics
     packing: Packing
-    extras: Extras
-    truth: Truth | None  # None where there is nothing to compute
+    extras: CallArgs
+    truth: Truth | None  # None if there are no queries
 
 
 def prepare(case: SoakCase, device: str) -> PreparedCase:
     """Returns the tensors of a case on ``device``, cuda or cpu, and its reference, computed there.
 
-    What no sequence uses of q, k and v is NaN.
+    Rows of q, k and v that no sequence uses are NaN.
     """
     q, k, v = make_values(
         case.values,
@@ -102,12 +102,12 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
         device=device,
         largest_weight=dropout_scale(case.meaning.dropout),
     )
-    ragged = case.ragged
-    q = _cut(q, ragged.lengths_q, ragged.used_q)
-    k, v = (_cut(t, ragged.lengths_k, ragged.used_k) for t in (k, v))
+    varlen = case.varlen
+    q = _cut(q, varlen.lengths_q, varlen.used_q)
+    k, v = (_cut(t, varlen.lengths_k, varlen.used_k) for t in (k, v))
     placed = place(case.layout, *(tensor.clone() for tensor in (q, k, v)))
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
-    packing = ragged.packing(device)
+    packing = varlen.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
     extras = extras_of(semantics, packing, case.problem.seq_len_q, device)
     return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)
@@ -115,14 +115,14 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
 
 def extras_of(
     semantics: Semantics, packing: Packing, longest_q: int, device: torch.device | str = "cpu"
-) -> Extras:
-    """As kernels take them on a device."""
+) -> CallArgs:
+    """Returns the extra arguments of kernels on a device."""
     left, right = semantics.window_size
     functions = NO_FUNCTIONS
     if not semantics.score_mod is semantics.mask_mod is None:
         device = torch.device(device)
         functions = Functions.traced(semantics.score_mod, semantics.mask_mod, device)
-    return Extras(
+    return CallArgs(
         **vars(packing),
         alibi_slopes=semantics.alibi_slopes,
         bias=semantics.bias,
@@ -148,9 +148,10 @@ def truth_of(
     weights_in: torch.dtype | None = None,
     fp8_scores: bool = False,
 ) -> Truth:
-    """Returns what kernels have to compute of these tensors, in parts as large as memory allows.
+    """Returns the right results for these tensors, computed in parts as large as memory allows.
 
-    weights_in: Of ``attention_with_rounded_weights``. fp8_scores: Of ``score_error``.
+    weights_in: Passed to ``attention_with_rounded_weights``.
+    fp8_scores: Passed to ``score_error`` as fp8.
     """
     rows, of_lse = q.shape[:-1], lse_shape(q)
 
@@ -185,7 +186,7 @@ def truth_of(
 
 
 def _cut(t: torch.Tensor, lengths: Lengths | None, used: Lengths | None) -> torch.Tensor:
-    """The sequences of a dense tensor, packed if they have lengths; NaN where they are not used."""
+    """Returns a dense tensor, packed if sequences have lengths; rows that are not used are NaN."""
     if used is not None:
         for sequence, n in zip(t, used, strict=True):
             sequence[n:] = math.nan
@@ -196,7 +197,7 @@ def _cut(t: torch.Tensor, lengths: Lengths | None, used: Lengths | None) -> torc
 
 
 def head_slices(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice]]:
-    """Heads of q with their heads of k, as many at once as memory allows."""
+    """Yields heads of q with their KV heads, as many at once as memory allows."""
     sharing = q.shape[2] // k.shape[2]
     scores = max(1, q.shape[1] * k.shape[1] * sharing)
     at_once = max(1, min(k.shape[2], _MAX_SCORES_AT_ONCE // scores))
@@ -223,8 +224,8 @@ def _truth_of_part(
     def rows_of_o(of_lse: torch.Tensor) -> torch.Tensor:
         return of_lse.transpose(1, 2).unsqueeze(-1)
 
-    # Weights off by a factor of exp(2 e) move their mean by so much times the largest value, and
-    # never by more than from one value to another.
+    # If weights are off by a factor of exp(2 e), their mean moves by at most expm1(2 e) times the
+    # largest value, and never by more than the distance between two values.
     moved = (2 * error.double()).expm1().clamp(max=2)
     allowance = rows_of_o(moved * largest_v) + _SMALLEST_WEIGHT * k.shape[1] * largest_v
     return Truth(

@@ -1,4 +1,4 @@
-"""A soak: many kernels, many cases, and what came of it."""
+"""Runs a soak of many kernels on many cases, and tallies the verdicts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from flashsmith.configs import KernelId
 from flashsmith.lab.soak.case import SoakCase
 from flashsmith.lab.soak.check import RERUNS, Verdict, check, takes
-from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, seam_cases
+from flashsmith.lab.soak.draw import EMULATOR, Extent, gpu_extent, random_case, tile_boundary_cases
 from flashsmith.lab.soak.launches import prepare_for
 from flashsmith.lab.soak.load import CardLoad
 
-RERUNS_ON_EMULATOR = 2  # a fault there does not take luck
+RERUNS_ON_EMULATOR = 2  # finding a race there does not depend on luck
 Work = tuple[SoakCase, Sequence[KernelId]]
 
 
 @dataclass
 class Tally:
-    """What came of one kernel."""
+    """The verdicts on one kernel."""
 
     instance: KernelId
-    cases: int = 0  # refused ones included
+    cases: int = 0  # including refused ones
     reruns: int = 0
-    ratios: dict[str, float] = field(default_factory=dict)  # the largest of the verdicts
+    ratios: dict[str, float] = field(default_factory=dict)  # the verdicts' maximum
     failures: list[Verdict] = field(default_factory=list)
 
     def add(self, verdict: Verdict) -> None:
@@ -42,20 +42,20 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class SoakPlan:
-    """How long, and how thoroughly.
+    """The length and thoroughness of a soak.
 
     Attributes:
-        seams: Whether the cases at the seams of each kernel's tiles come first.
-        random_cases: How many more each group of kernels that can share cases gets; None: as many
-            as there is time for.
-        seconds: When to stop; None: when all cases are done.
-        min_cases: How many cases each kernel gets even beyond ``seconds``: a slow or shared GPU
-            makes a soak longer, not thinner.
-        reruns: Of every case; on a GPU so many more beside another stream.
-        seed: Of the random cases.
+        tile_boundaries: Whether cases at each kernel's tile boundaries come first.
+        random_cases: Number of random cases for each group of kernels that can share cases; None:
+            as many as there is time for.
+        seconds: Time limit; None: all cases are run.
+        min_cases: Number of cases that each kernel gets even beyond ``seconds``: a slow or shared
+            GPU makes a soak longer, not thinner.
+        reruns: Number of reruns of a case; on a GPU, repeated beside another stream.
+        seed: The seed of the random cases.
     """
 
-    seams: bool = True
+    tile_boundaries: bool = True
     random_cases: int | None = 20
     seconds: float | None = None
     min_cases: int = 0
@@ -78,17 +78,17 @@ def soak(
 ) -> dict[KernelId, Tally]:
     """Runs kernels on cases until the plan is done.
 
-    The tensors and the reference of a case are made once for all kernels that take it. The cases at
-    the seams of tiles come before the random ones, and groups of kernels take turns,
-    so that a limit on time cuts all of them alike.
+    The tensors and the reference of a case are made once for all kernels that take it. Cases at
+    tile boundaries come before random ones, and groups of kernels take turns, so that a time limit
+    cuts all of them alike.
 
     Args:
-        kernels: Legal for ``device``; they are loaded, or built one by one.
-        report: Is told of every verdict.
-        tallies: Is filled; the same is returned. An interrupted caller has it as far as it went.
+        kernels: Must be legal for ``device``; they are loaded, or built one by one.
+        report: Called with every verdict.
+        tallies: Filled and returned, so that a caller that is interrupted has all tallies so far.
 
     Raises:
-        GpuLostError: A kernel broke the GPU's state for this process.
+        GpuLostError: A kernel broke this process's GPU context.
     """
     tallies = {} if tallies is None else tallies
     for instance in kernels:
@@ -114,8 +114,7 @@ def soak(
 
 
 def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
-    """Returns kernels that can share cases: of one operation, dtype and d_head, that take the
-    same rows."""
+    """Returns groups that can share cases: equal operation, dtype, d_head and row multiple."""
     groups: dict[tuple[str, int, int, int], list[KernelId]] = {}
     for kernel in kernels:
         config = kernel.config
@@ -125,7 +124,7 @@ def groups_of(kernels: Sequence[KernelId]) -> list[list[KernelId]]:
 
 
 def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
-    """One of each until all are at their end."""
+    """Yields one work of each source in turn until all sources are at their end."""
     waiting = list(sources)
     while waiting:
         for source in list(waiting):
@@ -137,14 +136,14 @@ def in_turn(sources: Sequence[Iterator[Work]]) -> Iterator[Work]:
 
 
 def _work(groups: Sequence[Sequence[KernelId]], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
-    """Cases, each with the kernels that run it."""
-    if plan.seams:
-        yield from in_turn([_seams(group, extent) for group in groups])
+    """Yields cases, each with the kernels that run it."""
+    if plan.tile_boundaries:
+        yield from in_turn([_tile_boundaries(group, extent) for group in groups])
     yield from in_turn([_random(group, plan, extent) for group in groups])
 
 
 def _random(kernels: Sequence[KernelId], plan: SoakPlan, extent: Extent) -> Iterator[Work]:
-    """Cases for kernels of one group, whichever they were drawn for."""
+    """Yields random cases, each drawn for one kernel and run by all of the group that take it."""
     rng = Random(f"{plan.seed} {kernels[0].config.dtype} {kernels[0].config.d_head}")
     rounds = itertools.count() if plan.random_cases is None else range(plan.random_cases)
     for _ in rounds:
@@ -157,11 +156,11 @@ def _is_for(kernel: KernelId, case: SoakCase) -> bool:
     return takes(kernel.config, case) and case.kernel(kernel.config) == kernel
 
 
-def _seams(kernels: Sequence[KernelId], extent: Extent) -> Iterator[Work]:
-    """Kernels with the same tiles have the same seams."""
+def _tile_boundaries(kernels: Sequence[KernelId], extent: Extent) -> Iterator[Work]:
+    """Yields the cases at tile boundaries; kernels with the same tiles share them."""
     shared: dict[SoakCase, list[KernelId]] = {}
-    of_each = [seam_cases(each.config, each.variant, extent) for each in kernels]
-    # The first of every kernel, then the second of every kernel: the most telling come first.
+    of_each = [tile_boundary_cases(each.config, each.variant, extent) for each in kernels]
+    # The first case of every kernel comes first, then the second: the most telling ones lead.
     for cases in itertools.zip_longest(*of_each):
         for kernel, case in zip(kernels, cases, strict=True):
             if case is not None:

@@ -1,4 +1,4 @@
-"""What stands in q, k and v: patterns under which kernels have gone wrong, or could."""
+"""The values of q, k and v: patterns under which kernels have gone wrong, or could."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Values:
 
     Attributes:
         pattern: A name of ``PATTERNS``.
-        block: Keys; where it has edges (``spike``), or takes steps (``rise``, ``fall``).
-        step: By how much the largest score of a row changes from block to block, in units of
-            log2: ``rise`` and ``fall`` alone.
+        block: Number of keys between edges (``spike``) or steps (``rise``, ``fall``).
+        step: Change of a row's largest score from block to block, in log2, for ``rise`` and
+            ``fall`` alone.
     """
 
     pattern: str = "normal"
@@ -33,13 +33,13 @@ class Values:
             raise ValueError("block is at least 1, and step a finite number")
 
     def __str__(self) -> str:
-        """`rise:128:7.92`; what has its default is left out."""
+        """Returns text like `rise:128:7.92`, without numbers of default value."""
         block = f":{self.block}" if self.step or self.block != Values.block else ""
         return f"{self.pattern}{block}{f':{self.step}' if self.step else ''}"
 
     @classmethod
     def parse(cls, text: str) -> Values:
-        """The values whose ``str`` is ``text``. Raises ValueError where there are none."""
+        """Returns the values whose ``str`` is ``text``. Raises ValueError if it is malformed."""
         pattern, *numbers = text.split(":")
         if len(numbers) > 2:
             raise ValueError("expected pattern, pattern:block or pattern:block:step")
@@ -48,7 +48,7 @@ class Values:
 
     @property
     def reach_hidden_rows(self) -> bool:
-        """Whether causal kernels and references differ in the queries that this reaches."""
+        """Whether a value that is not finite reaches queries that do not see its key."""
         return self.pattern in ("nan_v", "inf_v")
 
     @property
@@ -62,7 +62,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Field:
-    """The tensors that a pattern changes in place: standard normal float32 before."""
+    """The tensors that a pattern changes in place; before, they are standard normal float32."""
 
     q: torch.Tensor  # (batch, seq_len_q, heads, d_head)
     k: torch.Tensor  # (batch, seq_len_k, heads_kv, d_head)
@@ -71,7 +71,7 @@ class Field:
     dtype: torch.dtype
     scale: float  # softmax_scale
     causal: bool
-    largest_weight: float = 1.0  # more under dropout
+    largest_weight: float = 1.0  # above 1 with dropout
 
 
 def make_values(
@@ -87,7 +87,7 @@ def make_values(
     device: str,
     largest_weight: float = 1.0,
 ) -> QKV:
-    """q, k and v of ``dtype``, contiguous."""
+    """Returns q, k and v of ``dtype``, contiguous."""
     generator = torch.Generator(device).manual_seed(seed)
     q, k, v = (
         torch.randn(shape, generator=generator, device=device)
@@ -103,7 +103,7 @@ def _normal(field: Field) -> None:
 
 
 def _huge(field: Field) -> None:
-    """Scores of hundreds and thousands: one key takes the row. o gets near the end of FP16."""
+    """Makes scores of hundreds and thousands: one key takes the row, and o nears FP16's maximum."""
     field.q.mul_(30)
     field.k.mul_(30)
     field.v.clamp_(-3, 3).mul_(2e4 / field.largest_weight)
@@ -115,19 +115,19 @@ def _constant(field: Field) -> None:
 
 
 def _zeros(field: Field) -> None:
-    """All scores are 0: every key that is seen weighs the same."""
+    """Makes all scores 0: every key that a query sees has the same weight."""
     field.q.zero_()
     field.k.zero_()
 
 
 def _negative(field: Field) -> None:
-    """All scores are far below 0, where a maximum that begins at 0 would be wrong."""
+    """Makes all scores far below 0, where a maximum that begins at 0 would be wrong."""
     field.q.abs_().mul_(4)
     field.k.abs_().neg_().mul_(4)
 
 
 def _spike(field: Field) -> None:
-    """One key of each head takes the row: the first, the last, or one at an edge of a block."""
+    """Makes one key of each head take the row: the first, the last, or one at a block's edge."""
     n_keys, block = field.k.shape[1], field.values.block
     last_edge = (n_keys - 1) // block * block
     places = [0, n_keys - 1, block - 1, block, last_edge - 1, last_edge]
@@ -140,7 +140,7 @@ def _spike(field: Field) -> None:
 
 
 def _match(field: Field) -> None:
-    """Query i and key i (from the end, where lengths differ) are alike, and unlike all others."""
+    """Makes query i and key i, counted from the end, alike, and unlike all others."""
     n_queries, n_keys = field.q.shape[1], field.k.shape[1]
     sharing = field.q.shape[2] // field.k.shape[2]
     keys = field.k.repeat_interleave(sharing, dim=2)
@@ -153,7 +153,7 @@ def _match(field: Field) -> None:
 
 
 def _strong(field: Field, score_log2: float) -> float:
-    """Twice in a product, it gives a score of so much, in units of log2."""
+    """Returns the number whose square gives a score of ``score_log2``, in units of log2."""
     return math.sqrt(score_log2 / (field.scale * math.log2(math.e)))
 
 
@@ -166,11 +166,11 @@ def _fall(field: Field) -> None:
 
 
 def _stairs(field: Field, descending: bool) -> None:
-    """The largest score of a row grows by ``step`` from each block of keys to the next.
+    """Makes the largest score of a row grow by ``step`` from each block of keys to the next.
 
-    One key of a block has it, the others less by up to 4 (log2). Of five rows two go up, one goes
-    half as steeply, one down, and one is random: a warp has rows that move their maximum beside
-    rows that do not.
+    One key of a block has that score, the others less by up to 4 (log2). Of five rows, two go up,
+    one goes up half as steeply, one goes down, and one is random: a warp has rows that move their
+    maximum beside rows that do not.
     """
     q, k, block = field.q, field.k, field.values.block
     n_queries, n_keys = q.shape[1], k.shape[1]
@@ -180,10 +180,10 @@ def _stairs(field: Field, descending: bool) -> None:
     generator = torch.Generator(k.device).manual_seed(1)
     below = 4 * torch.rand(n_keys, generator=generator, device=k.device)
     below[(blocks * 37 + keys) % block == 0] = 0
-    target = field.values.step * place - below  # of a row that follows, in log2
+    target = field.values.step * place - below  # the score of a row that follows, in log2
     unit = field.scale * math.log2(math.e)
     factor = 2.0 ** round(math.log2(unit**-0.5))
-    # Two elements of k hold what one cannot to the precision that tells 0.99 from 1.01.
+    # One element of k has too few bits to tell 0.99 from 1.01, so two elements hold the score.
     whole = target / (unit * factor)
     high = whole.to(field.dtype).float()
     rows = torch.arange(n_queries, device=q.device) % 5
@@ -197,7 +197,7 @@ def _stairs(field: Field, descending: bool) -> None:
 
 
 def _single(which: str, value: float) -> Callable[[Field], None]:
-    """One element of the middle row of every second head is ``value``."""
+    """Sets one element of the middle row of every second head to ``value``."""
 
     def change(field: Field) -> None:
         tensor = getattr(field, which)
@@ -207,7 +207,7 @@ def _single(which: str, value: float) -> Callable[[Field], None]:
 
 
 def _infinite_value(field: Field) -> None:
-    """All weights are alike: one that vanishes in 16 bits would make 0 * inf of it."""
+    """Makes all weights equal: a weight that vanishes in 16 bits would give 0 * inf = NaN."""
     field.q.zero_()
     _single("v", math.inf)(field)
 

@@ -1,1 +1,1 @@
-"""Searching the configuration space on this GPU, and keeping what is best for each shape."""
+"""Searches the configuration space on this GPU, and keeps the best kernels for each shape."""

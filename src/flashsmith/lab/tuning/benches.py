@@ -20,11 +20,11 @@ from flashsmith.configs import (
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.runner import check
 from flashsmith.lab.soak import Meaning, SoakCase, make_launch, prepare_gradients
-from flashsmith.lab.soak.launches import Launch
+from flashsmith.lab.soak.launches import SoakLaunch
 from flashsmith.ops.checks import FP8
 from flashsmith.ops.decode import decode
 from flashsmith.reference import Comparison, compare, reference_by_head
@@ -38,16 +38,16 @@ class Bench(Protocol[C_contra]):
     """A bench has the tensors of one shape."""
 
     def check(self, config: C_contra) -> Run | str:
-        """Runs a kernel once: what runs it again, or what is wrong with it.
+        """Runs a kernel once, and returns a function that runs it again, or what is wrong with it.
 
-        Raises GpuLostError: It took the GPU with it.
+        Raises GpuLostError: The kernel broke the GPU context.
         """
 
 
 def benches_of(
     operation: Operation[Any, Any],
 ) -> Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]:
-    """Returns the function that makes the benches of an operation's workload on a device."""
+    """Returns the function that lists the makers of benches for an operation's workload."""
     makers: dict[str, Callable[[Any, str], Sequence[Callable[[], Bench[Any]]]]] = {
         FORWARD.name: _forward,
         BACKWARD.name: _backward,
@@ -65,8 +65,8 @@ def _backward(workload: BackwardWorkload, device: str) -> list[Callable[[], Back
 
 
 def _decode(workload: DecodeWorkload, device: str) -> list[Callable[[], DecodeBench]]:
-    multiprocessors = count_multiprocessors(gpu_of(torch.device(device))[0] or "")
-    shapes = shapes_for(workload, multiprocessors)
+    num_sms = count_sms(gpu_of(torch.device(device))[0] or "")
+    shapes = shapes_for(workload, num_sms)
     return [partial(DecodeBench, workload, shape, device) for shape in shapes]
 
 
@@ -81,45 +81,45 @@ class ForwardBench:
 
 
 class BackwardBench:
-    """The bench compares gradients by q, k and v of random numbers with float64."""
+    """The bench compares the gradients of random q, k and v with float64."""
 
     def __init__(self, workload: BackwardWorkload, device: str) -> None:
         case = SoakCase(workload.problem, Meaning(causal=workload.variant.causal))
         self._workload, self._prepared = workload, prepare_gradients(case, device)
 
     def check(self, config: BackwardKernelConfig) -> Run | str:
-        def make() -> Callable[[], Launch]:
+        def make() -> Callable[[], SoakLaunch]:
             launch = make_launch(kernel, self._prepared)
             launch.results.poison(math.nan)
 
-            def run() -> Launch:
+            def run() -> SoakLaunch:
                 launch.call(launch.workspace())
                 return launch
 
             return run
 
         kernel = KernelId(config, self._workload.variant)
-        checked = check(kernel.name, make, Launch.compare_worst, self._prepared.do.device.type)
+        checked = check(kernel.name, make, SoakLaunch.compare_worst, self._prepared.do.device.type)
         return checked.run or checked.reason
 
 
 class Shape(NamedTuple):
-    """A batch of requests has equal lengths."""
+    """A batch of requests of equal lengths."""
 
     batch: int
     n_keys: int
 
 
 _HEADS_KV, _SHARING = 8, 4
-_FEW_ROWS = 16  # up to which a request has one query
+_FEW_ROWS = 16  # up to here a request has one query
 _FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
 _KEYS_OF_MANY = (128, 512, 2048)
 
 
-def shapes_for(workload: DecodeWorkload, multiprocessors: int) -> tuple[Shape, ...]:
-    """Returns the shapes that stand for all lengths."""
+def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
+    """Returns the shapes on which a workload is timed; together they stand for all lengths."""
     if workload.many_tiles:
-        return tuple(Shape(multiprocessors, n_keys) for n_keys in _KEYS_OF_MANY)
+        return tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
     return _FEW_TILES
 
 
@@ -137,10 +137,10 @@ class DecodeBench:
         if workload.fp8_cache:
             self.k, self.v = self.k.to(FP8), self.v.to(FP8)
         self.k_scale = self.v_scale = None
-        if workload.token_scales:
+        if workload.per_token_scale:
             self.k_scale, self.v_scale = torch.ones(2, *of_keys[:3], device=device)
         self.lengths = torch.full((shape.batch,), shape.n_keys, dtype=torch.int32, device=device)
-        self.ends = [0, shape.batch - 1]  # the requests that are checked
+        self.ends = [0, shape.batch - 1]  # only the first and last requests are checked
         of_ends = [
             torch.stack([t[i].to(dtype) for i in self.ends]) for t in (self.q, self.k, self.v)
         ]

@@ -1,4 +1,4 @@
-"""What an interrupted search has measured so far, so that nothing is measured twice."""
+"""The journal of a search: what an interrupted run has measured, so that it is not repeated."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _STAMP = "stamp"
 
 
 class Journal:
-    """Questions and their answers, one JSON line each, on disk as soon as they are known.
+    """Questions and their answers, one JSON line each, written to disk as soon as they are known.
 
-    The first line is the stamp of the machine. A line that was cut off by a crash counts as not
-    written.
+    The first line is the stamp of the machine. A line that a crash cut off counts as not written.
     """
 
     def __init__(self, path: Path, stamp: Mapping[str, str]) -> None:
-        """Opens or begins the journal.
+        """Opens the journal, or begins it.
 
         Raises:
-            TuningError: It is of another GPU, driver or kernel sources, or it is no journal.
+            TuningError: The journal is of another GPU, driver or kernel sources, or the file is not
+                a journal.
         """
         self.path = path
         self._answers: dict[str, Any] = {}
@@ -39,7 +39,7 @@ class Journal:
         return len(self._answers)
 
     def recall(self, **question: Any) -> Any:
-        """The answer, or None if the question was not answered yet."""
+        """Returns the answer, or None if the question has no answer yet."""
         return self._answers.get(_key(question))
 
     def add(self, answer: Any, **question: Any) -> None:
@@ -57,9 +57,9 @@ class Journal:
             answers = {_key(record["question"]): record["answer"] for record in records[1:]}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TuningError(
-                f"{self.path} is no journal of tuning ({error}); remove it, or pass --force"
+                f"{self.path} is not a tuning journal ({error}); remove it, or pass --force"
             ) from None
-        if found is None:  # it was cut off in its first line
+        if found is None:  # the file was cut off within its first line
             self.path.unlink()
             return
         refuse_mismatch(self.path, found, stamp)
@@ -74,10 +74,10 @@ class Journal:
 
 
 def refuse_mismatch(path: Path, stamp: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raises TuningError that says what differs, if measurements with ``stamp`` are not of here."""
+    """Raises TuningError that says how ``stamp``, of the measurements, differs from ``here``."""
     if differing := mismatches(stamp, here):
         raise TuningError(
-            f"{path} is of another environment, and is not mixed with what is measured here: "
+            f"{path} is of another environment, whose measurements do not mix with this one's: "
             f"{'; '.join(differing)}. Choose another --out, or pass --force to discard it."
         )
 

@@ -1,4 +1,4 @@
-"""Kernels on the GPU: built together, checked, timed in turn."""
+"""Builds kernels together, checks them, and times them in turn on the GPU."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 Runs = Mapping[str, Run]
-Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # as Lab.time, of functions
-MakeBenches = Callable[[W, str], Sequence[Callable[[], Bench[C]]]]  # of a workload on a device
+Timer = Callable[[Runs, int | None], Mapping[str, Timing]]  # like Lab.time, but of functions
+MakeBenches = Callable[[W, str], Sequence[Callable[[], Bench[C]]]]  # workload, device -> makers
 
 
-# Seconds. Without it dozens of good kernels in turn hold the card at its power limit, which levels
-# them: what differs by 3% at full clocks differs by 0.2% then, and noise decides.
+# Seconds between launches. Without this pause, dozens of good kernels in turn hold the GPU at its
+# power limit, which levels them: 3% at full clocks shrink to 0.2%, and noise decides.
 _PAUSE = 0.001
 
 
@@ -37,9 +37,10 @@ def time_on_gpu(runs: Runs, repeats: int | None) -> Mapping[str, Timing]:
 
 
 class KernelLab(Generic[W, C]):
-    """A lab builds, checks and times the kernels of a plan on one device; it is a ``Lab``.
+    """A ``Lab`` that builds, checks and times the kernels of a plan on one device.
 
-    make_benches: What a workload is checked and timed on: one shape, or several that stand for all.
+    make_benches: Makes the benches that a workload is checked and timed on: one shape, or several
+        that stand for all.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class KernelLab(Generic[W, C]):
         self._target = target_of(torch.device(device))
         self._timer = timer
         self._unbuilt: Mapping[KernelId, str] = {}
-        self._workload: W | None = None  # the latest, whose tensors are kept: they are large
+        self._workload: W | None = None  # only the latest keeps its tensors, which are large
         self._benches: Sequence[Bench[C]] = ()
-        self._runs: dict[C, list[Run]] = {}  # on each bench
+        self._runs: dict[C, list[Run]] = {}  # one for each bench
 
     def build(self, plan: Plan[W, C], progress: Progress) -> None:
-        """Has the kernels of a plan in one loaded library, without those that cannot be built."""
+        """Loads the kernels of a plan, without the ones that cannot be built."""
         instances = {
             KernelId(cfg, workload.variant) for workload, configs in plan.items() for cfg in configs
         }
@@ -80,7 +81,7 @@ class KernelLab(Generic[W, C]):
         return wrong
 
     def time(self, workload: W, configs: Sequence[C], repeats: int | None) -> dict[C, Timing]:
-        """Times configurations in turn; over several shapes the times are geometric means."""
+        """Times configurations in turn; over several shapes, returns the geometric means."""
         self._prepare(workload, configs)
         by_bench = [
             self._timer({str(cfg): self._runs[cfg][place] for cfg in configs}, repeats)
@@ -89,23 +90,23 @@ class KernelLab(Generic[W, C]):
         return {cfg: _mean([times[str(cfg)] for times in by_bench]) for cfg in configs}
 
     def soak(self, workload: W, configs: Sequence[C]) -> dict[C, str]:
-        """Soaks kernels at the seams of their tiles, on no random cases, with reruns."""
+        """Soaks kernels at tile boundaries, with reruns and without random cases."""
         kernels = {
             KernelId(cfg, variant): cfg for cfg in configs for variant in workload.soaked_variants
         }
         unbuilt = load_buildable(list(kernels), self._target, None)
         built = [kernel for kernel in kernels if kernel not in unbuilt]
-        wrong = unbuilt | soak_at_seams(built, self._device)
+        wrong = unbuilt | soak_at_tile_boundaries(built, self._device)
         return {kernels[kernel]: why for kernel, why in wrong.items()}
 
     def _enter(self, workload: W) -> None:
         if workload != self._workload:
-            self._workload, self._runs, self._benches = None, {}, ()  # frees the tensors first
+            self._workload, self._runs, self._benches = None, {}, ()  # free the old tensors first
             self._benches = [make() for make in self._make_benches(workload, self._device)]
             self._workload = workload
 
     def _prepare(self, workload: W, configs: Sequence[C]) -> None:
-        """After an interruption they were checked by an earlier process: once more is cheap."""
+        """Checks kernels that only an earlier, interrupted process has checked; this is cheap."""
         known = self._runs if workload == self._workload else {}
         if wrong := self.check(workload, [cfg for cfg in configs if cfg not in known]):
             name, why = next(iter(wrong.items()))
@@ -119,9 +120,9 @@ def _mean(timings: Sequence[Timing]) -> Timing:
     return Timing(*(math.exp(sum(map(math.log, column)) / len(column)) for column in columns))
 
 
-def soak_at_seams(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:
-    """Runs kernels where their tiles meet, on none of the random cases, with reruns. Those that
-    were wrong anywhere, and where."""
+def soak_at_tile_boundaries(kernels: Sequence[KernelId], device: str) -> dict[KernelId, str]:
+    """Soaks kernels at tile boundaries, with reruns and without random cases. Returns the kernels
+    that failed, with the first failure of each."""
     reruns = RERUNS if device.startswith("cuda") else RERUNS_ON_EMULATOR
     tallies = soak(kernels, SoakPlan(random_cases=0, reruns=reruns), device)
     return {
@@ -134,9 +135,9 @@ def soak_at_seams(kernels: Sequence[KernelId], device: str) -> dict[KernelId, st
 def load_buildable(
     instances: Sequence[KernelId], target: Target, progress: Progress | None
 ) -> dict[KernelId, str]:
-    """Loads kernels, or builds them; those that cannot be built, and why.
+    """Loads kernels, building them if needed; returns the ones that cannot be built, and why.
 
-    Where one cannot be built, halves: so the others are still in few libraries.
+    If a build fails, its list is halved, so that the other kernels still share few libraries.
     """
     try:
         load_kernels(instances, target, progress)

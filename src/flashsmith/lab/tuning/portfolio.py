@@ -1,9 +1,9 @@
-"""A few kernels that serve all problems of a kind almost as well as the best of each.
+"""Picks the few kernels that serve all problems of a kind almost as well as the best of each.
 
-Every kernel that a table may choose has to be built, and its first call waits for that. So of each
-d_head and variant at most eight may be chosen: those whose best is the least slower than the best
-there is, beyond what nobody notices. Both dtypes share them, as tiles. On the H200 three lose up to
-2.5% somewhere on full grids; six stay within 1% everywhere.
+Every kernel that a table may choose has to be built, and its first call waits for that. So a table
+may choose at most eight kernels for each d_head and variant: the set that loses least against the
+fastest kernel of each entry, beyond a tolerance. Both dtypes share the set, as tiles. On the H200,
+three kernels lose up to 2.5% somewhere on full grids; six lose at most 1% everywhere.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flashsmith.configs.workload import TuningKey
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
-MOST_KERNELS = 8
+MAX_KERNELS = 8
 _ALL_SETS_UP_TO = 3
-_MOST_CANDIDATES = 60  # of these sets
-TOLERANCE = 0.01  # a smaller loss is none
+_MAX_CANDIDATES = 60  # for these exhaustive sets
+TOLERANCE = 0.01  # smaller losses are ignored
 
-Tiles = KernelConfig  # as those of FP16, which has the least room
-Losses = tuple[float, ...]  # of each entry; infinite where none of the kernels was measured
+Tiles = KernelConfig  # always of FP16, so that configurations of both dtypes compare equal
+Losses = tuple[float, ...]  # one for each entry; infinite if none of the kernels was measured
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Portfolio:
     """The kernels of one d_head and variant that a table may choose.
 
     Attributes:
-        losses: How much slower their best is than the best of each entry, as a share; infinite
-            where none of them was measured to the end.
+        losses: The relative slowdown of the best of these kernels against the best of each entry;
+            infinite if none of them was measured to the end.
     """
 
     d_head: int
@@ -53,7 +53,7 @@ class Portfolio:
 
 
 def with_portfolios(table: Table[W, C]) -> Table[W, C]:
-    """Returns the table, which chooses from portfolios alone now; its measurements stay."""
+    """Returns the table, restricted to choices from portfolios; it keeps all measurements."""
     restricted: dict[TuningKey, Entry[W, C]] = {}
     for entries in _kinds(table).values():
         chosen = pick(_losses(entries))
@@ -64,7 +64,7 @@ def with_portfolios(table: Table[W, C]) -> Table[W, C]:
 
 
 def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
-    """Returns what a table may choose, and what that loses."""
+    """Returns the portfolios that a table chooses from, with their losses."""
     portfolios = []
     for (d_head, variant), entries in _kinds(table).items():
         rows = (row for entry in entries.values() for row in entry.choices)
@@ -75,11 +75,11 @@ def portfolios_of(table: Table[Any, Any]) -> list[Portfolio]:
 
 
 def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
-    """Returns the fewest kernels, up to ``MOST_KERNELS``, that lose no more than ``TOLERANCE``
-    anywhere; where there are no such, those that lose least beyond it.
+    """Returns the smallest set of kernels, up to ``MAX_KERNELS``, that loses no more than
+    ``TOLERANCE`` on any entry; if there is none, the set that loses least beyond it.
 
-    Of sets of up to three all are looked at, of the most promising kernels where they are many.
-    Then one joins after the other, and each that another does better leaves.
+    Sets of up to three are searched exhaustively, among the 60 most promising kernels. Then kernels
+    are added one at a time, and after each, every member is exchanged if another one does better.
     """
 
     def badness(chosen: Iterable[Tiles]) -> tuple[int, float, float]:
@@ -92,13 +92,13 @@ def pick(losses: Mapping[Tiles, Losses]) -> tuple[Tiles, ...]:
         others = [each for each in losses if each not in rest]
         return [*rest, min(others, key=lambda each: badness([*rest, each]))]
 
-    promising = sorted(losses, key=lambda tiles: badness([tiles]))[:_MOST_CANDIDATES]
+    promising = sorted(losses, key=lambda tiles: badness([tiles]))[:_MAX_CANDIDATES]
     chosen: list[Tiles] = []
-    for size in range(1, min(_ALL_SETS_UP_TO, MOST_KERNELS, len(promising)) + 1):
+    for size in range(1, min(_ALL_SETS_UP_TO, MAX_KERNELS, len(promising)) + 1):
         chosen = list(min(combinations(promising, size), key=badness))
         if is_enough(chosen):
             return tuple(chosen)
-    while len(chosen) < min(MOST_KERNELS, len(losses)) and not is_enough(chosen):
+    while len(chosen) < min(MAX_KERNELS, len(losses)) and not is_enough(chosen):
         chosen = with_best(chosen)
         for _ in range(len(chosen)):
             chosen = with_best(chosen[1:])
@@ -114,8 +114,8 @@ def _kinds(table: Table[W, C]) -> dict[tuple[int, str], dict[TuningKey, Entry[W,
 
 
 def _losses(entries: Mapping[TuningKey, Entry[Any, Any]]) -> dict[Tiles, Losses]:
-    """Of all that was measured, in the order of configurations."""
-    # The fastest counts, if two rows of an entry have the same tiles: it is written last.
+    """Returns the losses of all measured tiles, in the order of configurations."""
+    # If two rows of an entry have the same tiles, the faster one counts: it is written last.
     of_entries = [
         {_tiles(row): entry.loss(row) for row in reversed(entry.ranked)}
         for entry in entries.values()
@@ -138,7 +138,8 @@ def _best_of(losses: Iterable[Losses]) -> Losses:
 
 
 def _badness(losses: Losses) -> tuple[int, float, float]:
-    """Entries that have none of the kernels, what is lost beyond the tolerance, and in all."""
+    """Returns the number of entries without any of the kernels, the loss beyond the tolerance, and
+    the total loss."""
     finite = [loss for loss in losses if loss < math.inf]
     beyond = sum(max(0.0, loss - TOLERANCE) for loss in finite)
     return len(losses) - len(finite), beyond, sum(finite)

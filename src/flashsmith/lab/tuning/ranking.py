@@ -1,4 +1,4 @@
-"""Kernels in the order of what the emulator counts, for machines without a GPU."""
+"""Ranks kernels by what the emulator counts, for machines without a GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SECTOR_BYTES = 32
 
 
 def counting_arch(configs: Iterable[ForwardKernelConfig]) -> str:
-    """Returns the plainest architecture that has all kernels."""
+    """Returns the oldest architecture that runs all of the kernels."""
     kinds = {type(config) for config in configs} or {FORWARD.families[0].config}
     return max(kinds, key=CONFIG_CLASSES.index).minimum_gpu
 
 
 def memory_work(counts: Mapping[str, int | None]) -> tuple[int, ...]:
-    """Returns what the memory system has to do; the tensor cores' work is the same for all.
-    Smaller is better, the first number counts most."""
+    """Returns the work of the memory system, to sort by: smaller is better, and the first number
+    counts most. The tensor cores' work is the same for all kernels."""
 
     def n(name: str) -> int:
         return counts.get(name) or 0

@@ -1,8 +1,9 @@
-"""Successive halving over configurations: hopeless ones cost a few launches, finalists many.
+"""Successive halving over configurations: slow ones cost a few launches, finalists many.
 
-Rounds are timed in turn. Finalists are soaked, and where the grid fills the GPU timed back to back
-too: under the card's power limit another kernel may be the fastest than in a short run, and an
-entry serves both. Kernels that won elsewhere stay to the end, so that a portfolio can be chosen.
+In each round, configurations are timed in turn. Finalists are soaked, and if the grid fills the
+GPU, also timed back to back: under the power limit the fastest kernel may be another one than in a
+short run, and an entry serves both. Kernels that won other entries stay to the end, so that a
+portfolio can be chosen.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import AnyWorkload, TuningKey
 from flashsmith.errors import GpuLostError, TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
 
-Plan = Mapping[W, Sequence[C]]  # the last one of each workload is the rule's choice
-Progress = Callable[[int, int, str], None]  # done, in all, what comes now
+Plan = Mapping[W, Sequence[C]]  # the last configuration of each workload is the heuristic's choice
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, the next step in words
 
 W_contra = TypeVar("W_contra", bound=AnyWorkload, contravariant=True)
 
-REPEATS = 30  # of the last round
+REPEATS = 30  # timed runs in the last round
 _ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
 _KEEP = 1 / 3  # of the configurations, from round to round
-_CHAMPIONS = 3  # that won most entries of their d_head and variant, and stay in the others
+_CHAMPIONS = 3  # winners of most entries of a d_head and variant, which stay in the other entries
 
 
 class Lab(Protocol[W_contra, C]):
-    """Where kernels run. All methods take configurations of one workload."""
+    """A place where kernels run. All methods take configurations of one workload."""
 
     def check(self, workload: W_contra, configs: Sequence[C]) -> dict[C, str]:
-        """Runs each once; those that are wrong or failed, and why.
+        """Runs each configuration once, and returns the wrong or failed ones with the reason.
 
-        Raises GpuLostError when a kernel took the GPU with it.
+        Raises GpuLostError when a kernel broke the GPU context.
         """
 
     def time(
         self, workload: W_contra, configs: Sequence[C], repeats: int | None
     ) -> Mapping[C, Timing]:
-        """Times them in turn, ``repeats`` times each; back to back if it is None."""
+        """Times configurations in turn, ``repeats`` times each; if it is None, back to back."""
 
     def soak(self, workload: W_contra, configs: Sequence[C]) -> dict[C, str]:
-        """Runs kernels of the workload's variant where their tiles meet, whatever its lengths.
+        """Soaks kernels of the workload's variant at tile boundaries, whatever its lengths.
 
-        Those that were wrong anywhere, and where. Raises GpuLostError as ``check``.
+        Returns the kernels that failed, with a failure of each. Raises GpuLostError like ``check``.
         """
 
 
@@ -62,32 +63,32 @@ def make_plan(
     gpu: str | None = None,
     configs: Sequence[C] | None = None,
 ) -> dict[W, list[C]]:
-    """Returns what to try for each workload: what can run it on ``arch``, and last the rule's
-    choice.
+    """Returns the configurations to try for each workload: the candidates that run on ``arch``, and
+    last the heuristic's choice.
 
     gpu: The GPU's name; None: any of the architecture.
-    configs: Of these alone, beside the rule's choice; None: the tuning spaces of the families.
+    configs: The only candidates beside the heuristic's choice; None: the families' tuning spaces.
 
     Raises:
-        ValueError: No family takes a workload there, or ``configs`` has nothing for it; two
-            workloads fall into one bucket, so that they would have one entry.
+        ValueError: No family takes a workload there, or ``configs`` has nothing for it; or two
+            workloads fall into one bucket, so that they would share an entry.
     """
-    multiprocessors = count_multiprocessors(gpu or arch)
+    num_sms = count_sms(gpu or arch)
     plan: dict[W, list[C]] = {}
     taken: dict[TuningKey, W] = {}
     for workload in workloads:
-        *fitting, rule = operation.candidates(workload, arch, gpu, configs)
-        if configs is not None and not fitting and rule not in configs:
+        *fitting, heuristic = operation.candidates(workload, arch, gpu, configs)
+        if configs is not None and not fitting and heuristic not in configs:
             raise ValueError(
                 f"none of the kernels can run {workload} on {arch}; choose other --kernels, or "
                 "narrow --dtype, --d-head or --seq-len"
             )
-        other = taken.setdefault(workload.tuning_key(multiprocessors), workload)
+        other = taken.setdefault(workload.tuning_key(num_sms), workload)
         if other is not workload:
             raise ValueError(
                 f"{other} and {workload} share one entry of the table; tune for one of them"
             )
-        plan[workload] = [*fitting, rule]
+        plan[workload] = [*fitting, heuristic]
     return plan
 
 
@@ -97,20 +98,20 @@ def search(
     journal: Journal,
     progress: Progress,
     repeats: int,
-    multiprocessors: int,
+    num_sms: int,
 ) -> list[Entry[W, C]]:
-    """The best configurations of each workload, from what the journal knows and the lab measures.
+    """Returns the best configurations of each workload, from the journal's and new measurements.
 
     Raises:
         TuningError: No candidate of a workload gives a right result.
-        GpuLostError: A kernel took the GPU with it. The journal remembers which, so a new process
-            goes on without it.
+        GpuLostError: A kernel broke the GPU context. The journal remembers which, so that a new
+            process resumes without it.
     """
     steps_each = 3 + len(_ROUNDS)
     entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
-        champions = _champions(workload, configs, entries, multiprocessors)
-        task = _Task(workload, configs, workload.fills(multiprocessors), champions)
+        champions = _champions(workload, configs, entries, num_sms)
+        task = _Task(workload, configs, workload.fills(num_sms), champions)
 
         def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
@@ -122,23 +123,23 @@ def search(
 
 @dataclass(frozen=True)
 class _Task(Generic[W, C]):
-    """One workload, and what to try for it."""
+    """One workload, and the configurations to try for it."""
 
     workload: W
-    configs: Sequence[C]  # the last is the rule's choice
+    configs: Sequence[C]  # the last is the heuristic's choice
     fills_the_gpu: bool
     champions: Collection[C]
 
 
 def _champions(
-    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], multiprocessors: int
+    workload: W, configs: Sequence[C], entries: Sequence[Entry[W, C]], num_sms: int
 ) -> set[C]:
-    """Those of ``configs`` whose tiles won most of the entries that share a portfolio with this."""
-    kind = workload.tuning_key(multiprocessors).kind
+    """Returns the ``configs`` whose tiles won the most entries of the workload's portfolio."""
+    kind = workload.tuning_key(num_sms).kind
     won = Counter(
         entry.ranked[0].config.for_dtype(DType.FP16)
         for entry in entries
-        if entry.workload.tuning_key(multiprocessors).kind == kind
+        if entry.workload.tuning_key(num_sms).kind == kind
     )
     best = {tiles for tiles, _ in won.most_common(_CHAMPIONS)}
     return {cfg for cfg in configs if cfg.for_dtype(DType.FP16) in best}
@@ -170,7 +171,7 @@ def _search_one(
     if not sound:
         raise _nothing_left(workload, unsound)
     steady: Mapping[C, Timing] = {}
-    if task.fills_the_gpu:  # else it draws too little power for a limit
+    if task.fills_the_gpu:  # a smaller grid draws too little power to reach the limit
         say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
         steady = _time(workload, sound, None, lab, journal)
     measured = [_measured(workload, cfg, times[cfg], steady.get(cfg)) for cfg in sound]
@@ -183,7 +184,7 @@ def _nothing_left(workload: W, excluded: Mapping[C, str]) -> TuningError:
 
 
 def survivors(times: Mapping[C, Timing], staying: Collection[C]) -> list[C]:
-    """Returns the fastest third, and those that stay anyway, fastest first."""
+    """Returns the fastest third and ``staying``, fastest first."""
     ranked = _rank(times)
     kept = {*ranked[: math.ceil(len(ranked) * _KEEP)], *staying}
     return [cfg for cfg in ranked if cfg in kept]
@@ -222,7 +223,10 @@ def _time(
 
 
 def _soak(workload: W, configs: Sequence[C], lab: Lab[W, C], journal: Journal) -> dict[C, str]:
-    """Those that may not enter a table, and why. Each is soaked once for all entries of a mask."""
+    """Returns the kernels that may not enter a table, and why.
+
+    Each kernel is soaked once for all entries with the same mask; the journal keeps the verdict.
+    """
 
     def question(cfg: C) -> dict[str, Any]:
         return {"soak": cfg.short_form(), "mask": workload.variant.name}
@@ -249,12 +253,12 @@ def _entry(
     measured: Sequence[Measured[C]],
 ) -> Entry[W, C]:
     ranked = sorted(measured, key=lambda row: (row.cost, sort_key(row.config)))
-    rule = next((row for row in ranked if row.config == configs[-1]), None)
+    heuristic = next((row for row in ranked if row.config == configs[-1]), None)
     return Entry(
         workload,
         tried=len(configs),
         excluded={cfg.short_form(): why for cfg, why in excluded.items()},
-        rule_ratio=None if rule is None else round(rule.cost / ranked[0].cost, 4),
+        heuristic_ratio=None if heuristic is None else round(heuristic.cost / ranked[0].cost, 4),
         ranked=tuple(ranked),
     )
 

@@ -1,4 +1,4 @@
-"""One run of the tuner: lock, resume, search, write."""
+"""Runs the tuner once: locks the table, resumes or searches, and writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.jit.locks import FileLock
 from flashsmith.lab.tuning.journal import Journal, refuse_mismatch
 from flashsmith.lab.tuning.portfolio import with_portfolios
@@ -23,7 +23,7 @@ from flashsmith.selection.tables import Table
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of the table at ``out`` is while it is not finished."""
+    """Returns the path of the journal of an unfinished table at ``out``."""
     return out.with_name(f"{out.name}.journal.jsonl")
 
 
@@ -31,15 +31,15 @@ def journal_path(out: Path) -> Path:
 def tuning_session(
     operation: Operation[W, C], out: Path, stamp: Mapping[str, str], fresh: bool = False
 ) -> Iterator[TuningSession[W, C]]:
-    """Holds the table of an operation at ``out``.
+    """Locks the table of an operation at ``out`` for a run of the tuner.
 
     Args:
-        out: Where the table is, or will be. Its entries for other shapes stay.
-        stamp: Of this machine, by ``environment_stamp``.
-        fresh: Discard a table and a journal that are there.
+        out: The table's file, which may not exist yet. Its entries for other shapes are kept.
+        stamp: The stamp of this machine, from ``environment_stamp``.
+        fresh: Discard an existing table and journal.
 
     Raises:
-        TuningError: Another process tunes for this file; what is there is damaged, or of another
+        TuningError: Another process tunes for this file; or the file is damaged, or of another
             operation, GPU, driver major version or kernel sources.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +79,10 @@ class TuningSession(Generic[W, C]):
 
         Returns: The new entries alone.
 
-        Raises: as ``search``. What was measured until then is in the journal.
+        Raises: as ``search``. The journal keeps all measurements made before.
         """
-        multiprocessors = count_multiprocessors(self._stamp["gpu"])
-        entries = search(plan, lab, self.journal, progress, repeats, multiprocessors)
+        num_sms = count_sms(self._stamp["gpu"])
+        entries = search(plan, lab, self.journal, progress, repeats, num_sms)
         found = Table.of(self._operation, self._stamp, entries).entries
         whole = with_portfolios(Table(self._operation, self._stamp, {**self._before, **found}))
         whole.write(self.out)

@@ -1,4 +1,4 @@
-// What the test programs share.
+// Shared code of the test programs.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ template <class... Arguments>
 
 inline char *shared_bytes() { return static_cast<char *>(shared_memory()); }
 
-// Runs each launch and prints {its name: what the fault said, or "" if there was none}.
+// Runs each launch, and prints {its name: the text of the fault, or "" if there was none}.
 inline void print_faults(const std::vector<Launch> &launches, uint64_t seed) {
   const char *separator = "{";
   for (const Launch &settings : launches) {
@@ -41,7 +41,7 @@ inline void print_faults(const std::vector<Launch> &launches, uint64_t seed) {
   std::puts("\n}");
 }
 
-// Each prints one JSON object, or fails.
+// Each case prints one JSON object, or fails.
 void instructions();
 void faults(uint64_t seed);
 void pipeline();
@@ -52,7 +52,7 @@ void many_synchronisations();
 void many_blocks();
 void sm90_products();
 void sm90_copies();
-void sm90_ragged();
+void sm90_varlen();
 void sm90_sums();
 void sm90_scores();
 void sm90_bytes();

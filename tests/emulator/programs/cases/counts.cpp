@@ -1,4 +1,4 @@
-// What the counters say about accesses whose cost is known.
+// The counters of accesses whose cost is known.
 #include <array>
 #include <bit>
 
@@ -50,7 +50,8 @@ void count(const char *name, const std::function<void()> &body, unsigned threads
 
 const uint32_t zeros[4] = {};
 
-// A tile of 64 rows of 256 bytes, 16-byte chunks permuted by the row or not, read by ldmatrix.
+// Stores a tile of 64 rows of 256 bytes, with or without 16-byte chunks permuted by the row, and
+// reads it by ldmatrix.
 void load_fragments(bool swizzled) {
   constexpr unsigned kRows = 64, kRowChunks = 16;
   const auto chunk_of = [&](unsigned row, unsigned chunk) {
@@ -140,8 +141,8 @@ void counts() {
   std::puts("\n}");
 }
 
-// What two blocks bring together: in the order in which Counters declares them, the numbers 1, 2, 3
-// and so on, with 100 times as much added.
+// Prints the sums of two blocks' counters. The counters of one are 1, 2, 3 and so on, in the order
+// of declaration; those of the other are 100 times as large.
 void counter_sums() {
   using Values = std::array<uint64_t, sizeof(Counters) / sizeof(uint64_t)>;
   Values small, large;

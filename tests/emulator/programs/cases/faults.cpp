@@ -1,4 +1,4 @@
-// One small kernel for each rule. Prints {name: what the fault said, or "" if there was none}.
+// One small kernel for each rule. Prints {name: the text of the fault, or "" if there was none}.
 #include "cases.h"
 
 namespace cases {

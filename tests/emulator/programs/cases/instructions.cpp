@@ -21,7 +21,7 @@ void run(unsigned threads, size_t shared_bytes, const std::function<void()> &bod
          {});
 }
 
-// By the definition of the formats, with none of the emulator's bit tricks.
+// Follows the definition of the formats, with none of the emulator's bit tricks.
 double value_of(uint16_t bits, MmaType type) {
   const int mantissa_bits = type == MmaType::f16 ? 10 : 7;
   const int bias = type == MmaType::f16 ? 15 : 127;
@@ -39,7 +39,8 @@ struct Tile {
   float c[kM][kN];
 };
 
-// The fragments of PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type", verbatim.
+// The fragments are those of the PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point
+// type", verbatim.
 void multiply_on_warp(Tile &tile, MmaType type) {
   run(kLanes, 0, [&] {
     const int lane = static_cast<int>(thread_index());
@@ -196,9 +197,9 @@ void check_vote() {
   }
 }
 
-// pack rounds to the nearest number of the format, of two equally near ones to the even one.
+// pack rounds to the nearest number of the format, and to the even one of two equally near ones.
 void check_pack(MmaType type) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // what the format holds stays
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // numbers of the format are unchanged
     const auto value = static_cast<float>(value_of(static_cast<uint16_t>(bits), type));
     if (std::isnan(value)) continue;
     const uint32_t packed = pack(value, -value, type);
@@ -207,7 +208,8 @@ void check_pack(MmaType type) {
   const uint16_t largest = type == MmaType::f16 ? 0x7BFF : 0x7F7F;
   Random random(3);
   for (int i = 0; i < 200000; ++i) {
-    // Between two neighbours of the format: at random, halfway, and a hair beside that.
+    // The value lies between two neighbours of the format: at random, halfway, and just beside
+    // that.
     const uint32_t bits = random.bits() % largest;
     const double low = value_of(static_cast<uint16_t>(bits), type);
     const double high = value_of(static_cast<uint16_t>(bits + 1), type);
@@ -228,7 +230,7 @@ void check_pack(MmaType type) {
     fail("pack of NaN%s", "");
 }
 
-// unpack gives every number of the format back.
+// unpack restores every number of the format.
 void check_unpack(MmaType type) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const double expected = value_of(static_cast<uint16_t>(bits), type);
@@ -242,21 +244,21 @@ void check_unpack(MmaType type) {
 // tanh_approx loses bits of the exact value, towards zero: at most 2^-11 of it, but some.
 void check_tanh() {
   Random random(4);
-  double most = 0;
+  double maximum = 0;
   for (int i = 0; i < 100000; ++i) {
     const float x = std::ldexp(random.uniform(), static_cast<int>(random.bits() % 24) - 20);
     const double exact = std::tanh(static_cast<double>(x)), got = tanh_approx(x);
     const double lost = exact == 0 ? 0 : 1 - got / exact;
     if (lost < -0x1p-23 || lost > 0x1p-11) fail("tanh_approx of %a gave %a", x, got);
     if (got != -tanh_approx(-x)) fail("tanh_approx of %a is not that of %a, negated", x, -x);
-    most = std::max(most, lost);
+    maximum = std::max(maximum, lost);
   }
-  if (most < 0x1p-12) fail("tanh_approx is exact to %a", most);
+  if (maximum < 0x1p-12) fail("tanh_approx is exact to %a", maximum);
   if (tanh_approx(INFINITY) != 1 || tanh_approx(-INFINITY) != -1) fail("tanh_approx of inf%s", "");
   if (!std::isnan(tanh_approx(NAN))) fail("tanh_approx of NaN%s", "");
 }
 
-// Each thread reads what the thread opposite, in another warp, wrote; three times over.
+// Each thread reads what its opposite, in another warp, wrote; this happens three times.
 void check_barrier(int bytes) {
   constexpr unsigned kThreads = 256;
   const auto stride = static_cast<size_t>(bytes);

@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
       {"many_blocks", cases::many_blocks},
       {"sm90_products", cases::sm90_products},
       {"sm90_copies", cases::sm90_copies},
-      {"sm90_ragged", cases::sm90_ragged},
+      {"sm90_varlen", cases::sm90_varlen},
       {"sm90_sums", cases::sm90_sums},
       {"sm90_scores", cases::sm90_scores},
       {"sm90_bytes", cases::sm90_bytes},

@@ -1,5 +1,5 @@
-// A double-buffered matrix product with every kind of synchronisation: all of it is needed, so
-// dropping any one must be noticed; and its result may depend on nothing but its input.
+// A double-buffered matrix product with every kind of synchronisation. All of it is needed, so that
+// dropping any site must be noticed; the result may depend only on the input.
 #include "cases.h"
 
 namespace cases {
@@ -56,7 +56,7 @@ void multiply_tiles(float (&sums)[kColumns / 8][4], char *a, char *b) {
   }
 }
 
-// Eight columns at a time leave through the warp's own part of shared memory, 16 bytes a lane.
+// Eight columns at a time go out through the warp's part of shared memory, 16 bytes a lane.
 void store_result(const float (&sums)[kColumns / 8][4], char *out_smem, float *c) {
   const unsigned warp = thread_index() / 32, lane = thread_index() % 32;
   char *mine = out_smem + warp * 16 * kOutRowBytes;
@@ -136,7 +136,7 @@ void check_result(const std::vector<float> &c) {
   for (int block = 0; block < kBlocks; ++block) {
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kColumns; ++j) {
-        float expected = 0;  // in the order of the tiles and of k: equal to the last bit
+        float expected = 0;  // in the order of the tiles and of k, so equal to the last bit
         for (int k = 0; k < kDepth; ++k) {
           expected += f16_value(problem.a[(block * kRows + i) * kDepth + k]) *
                       f16_value(problem.b[(block * kColumns + j) * kDepth + k]);

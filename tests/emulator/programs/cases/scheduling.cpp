@@ -1,4 +1,4 @@
-// Warp order, grids, workers, launches that are refused.
+// The order of warps, grids, workers, and launches that are refused.
 #include <algorithm>
 #include <fstream>
 
@@ -18,7 +18,7 @@ Launch of(Dim3 grid, unsigned threads, std::function<void()> body, unsigned clus
           .cluster = cluster};
 }
 
-// The order in which eight warps pass a barrier, twice.
+// Returns the order in which eight warps pass a barrier, twice.
 std::string order(uint64_t seed) {
   std::string passed;
   launch(of({}, 256,
@@ -37,7 +37,7 @@ std::string order(uint64_t seed) {
 std::string fault_of(int workers) {
   const auto body = [] {
     const Dim3 block = block_index();
-    // Later blocks fail at once, the earliest after a while.
+    // Later blocks fail at once, the earliest one after a while.
     if (block.x == 1 && block.y == 2 && block.z == 1) {
       for (int i = 0; i < 2000; ++i) warp_sync(Where::current());
       shuffle_xor(1, 99);
@@ -61,16 +61,16 @@ std::string refusal_of(const Launch &settings, const Options &options) {
   return "";
 }
 
-// What is said about a thread that synchronises so often, without ever waiting.
+// Returns the fault of a thread that arrives `arrivals` times at mbarriers without ever waiting.
 std::string fault_of_arrivals(int arrivals) {
-  constexpr int kMostOfOne = (1 << 20) - 1;
+  constexpr int kMaxOfOne = (1 << 20) - 1;
   const auto body = [=] {
     if (thread_index() > 0) return;
-    for (int i = 0; i * kMostOfOne < arrivals; ++i) {
+    for (int i = 0; i * kMaxOfOne < arrivals; ++i) {
       char *barrier = shared_bytes() + 8 * i;
-      mbarrier_init(barrier, kMostOfOne, Where::current());
-      const int left = arrivals - i * kMostOfOne;
-      for (int k = 0; k < std::min(left, kMostOfOne); ++k) {
+      mbarrier_init(barrier, kMaxOfOne, Where::current());
+      const int left = arrivals - i * kMaxOfOne;
+      for (int k = 0; k < std::min(left, kMaxOfOne); ++k) {
         mbarrier_arrive(barrier, Where::current());
       }
     }
@@ -112,14 +112,15 @@ void scheduling() {
               refusal_of(of({}, 32, nothing), {.dropped = missing}).c_str());
 }
 
-// Nearly as many as the race check can count, and more.
+// Tests nearly as many synchronisations as the race check can count, and more.
 void many_synchronisations() {
   constexpr int kEpochs = 1 << 24;
   std::printf("[\"%s\", \"%s\"]\n", fault_of_arrivals(kEpochs - 8).c_str(),
               fault_of_arrivals(kEpochs).c_str());
 }
 
-// Enough blocks to show a leak, and synchronisations for the race check's epochs to start again.
+// Runs enough blocks to show a leak, and enough synchronisations for the race check's epochs to
+// restart.
 void many_blocks() {
   constexpr unsigned kWarmUp = 2000, kBlocks = 100000;
   const auto body = [] {

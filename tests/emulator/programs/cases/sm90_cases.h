@@ -1,4 +1,4 @@
-// What the kernels that break a rule of the sm_90 instructions share.
+// Shared code of the kernels that break a rule of the sm_90 instructions.
 #pragma once
 
 #include "cases.h"
@@ -21,7 +21,7 @@ struct Sm90Case {
 };
 using Sm90Cases = std::vector<Sm90Case>;
 
-// The kernels of each file; those named clean_* break no rule.
+// The kernels of each file; a kernel named clean_* breaks no rule.
 Sm90Cases copy_cases();
 Sm90Cases load_cases();
 Sm90Cases sum_cases();

@@ -1,4 +1,4 @@
-// Rules of clusters: a small kernel for each, in a cluster of two blocks.
+// The rules of clusters: a small kernel for each, in a cluster of two thread blocks.
 #include "sm90_cases.h"
 
 namespace cases {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint16_t kBoth = 0b11;
 
-// Both blocks' barriers are there; the second counts one arrival of each block.
+// Initialises the barriers of both blocks; the second barrier counts one arrival of each block.
 void start_cluster() {
   if (thread_index() == 0) {
     mbarrier_init(barrier(0), 1);
@@ -19,7 +19,7 @@ void start_cluster() {
   cluster_sync();
 }
 
-// The block of rank 0 fills a tile of both.
+// The block of rank 0 fills a tile of both blocks.
 void share() {
   if (thread_index() != 0) return;
   mbarrier_arrive_expect_tx(barrier(0), kBoxBytes);
@@ -111,7 +111,7 @@ Sm90Cases cluster_cases() {
                    share();
                    mbarrier_wait_parity(barrier(0), 0);
                    read_16(slot(0));
-                   barrier_sync();  // of each block, not of both
+                   barrier_sync();  // within each block, not across both
                    share();
                    mbarrier_wait_parity(barrier(0), 1);
                    cluster_sync();

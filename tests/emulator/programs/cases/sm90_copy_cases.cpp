@@ -212,12 +212,12 @@ Sm90Cases copy_cases() {
          narrow.box[0] = 32;
          if (thread_index() == 0) tma_load(tile(0), narrow, barrier(0), 0, 0);
        }},
-      {"load_with_ragged_rows",
+      {"load_with_odd_rows",
        [] {
          start(1);
-         TensorMap ragged = input;
-         ragged.sizes[0] -= 4;
-         if (thread_index() == 0) tma_load(tile(0), ragged, barrier(0), 0, 0);
+         TensorMap varlen = input;
+         varlen.sizes[0] -= 4;
+         if (thread_index() == 0) tma_load(tile(0), varlen, barrier(0), 0, 0);
        }},
       {"load_between_chunks",
        [] {
@@ -300,7 +300,7 @@ Sm90Cases copy_cases() {
          const auto *misaligned = reinterpret_cast<const float *>(tensors.input + 1);
          if (lane() == 3) thread_load_global(misaligned);
        }},
-      // None broken.
+      // Kernels that break no rule.
       {"clean_thread_loads",
        [] {
          if (lane() % 4 != 0) return;
@@ -325,7 +325,7 @@ Sm90Cases copy_cases() {
          read_16(slot(0));
        }},
       {"clean_stages",
-       [] {  // the producer's lane goes its own way, and one lane releases what its warp has read
+       [] {  // the producer's lane runs apart, and one lane releases what its warp has read
          start(4);
          if (warp() == 0 && elect_one()) {
            for (int i = 0; i < 6; ++i) {

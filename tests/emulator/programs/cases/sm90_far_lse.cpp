@@ -1,5 +1,5 @@
-// The log-sum-exp of a warp's rows that lie 2^31 elements behind the first: their offset, in memory
-// that is reserved but never touched before them.
+// Writes the LSE of a warp's rows that lie 2^31 elements behind the first; the memory before them
+// is reserved but never touched.
 #include <sys/mman.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ alignas(16) uint16_t O_rows[kRows * Traits::d_head];
 
 }  // namespace
 
-// Prints which of the rows, and of as many after them, were written.
+// Prints which of the rows, and of as many rows after them, were written.
 void sm90_far_lse() {
   const size_t bytes = (kBefore + 2 * kRows) * sizeof(float);
   void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,

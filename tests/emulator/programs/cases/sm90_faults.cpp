@@ -1,5 +1,5 @@
-// Runs the kernels that break a rule of the sm_90 instructions. Prints {name: what the fault said,
-// or "" if there was none}.
+// Runs the kernels that break a rule of the sm_90 instructions, and prints {name: the text of the
+// fault, or "" if there was none}.
 #include "sm90_cases.h"
 
 namespace cases {

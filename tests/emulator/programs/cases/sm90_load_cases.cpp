@@ -1,5 +1,5 @@
-// Loads from shared memory read late: a small kernel for each way to know that they have read. Warp
-// 1 loads what a bulk copy has brought and releases it; a thread of warp 0 then overwrites it.
+// Late loads from shared memory: a small kernel for each way to know that they have read. Warp 1
+// loads the tile of a bulk copy and releases it; a thread of warp 0 then overwrites it.
 #include "flashsmith/ptx/mma.cuh"
 #include "sm90_cases.h"
 
@@ -16,7 +16,7 @@ void use(const uint32_t (&fragment)[4]) {
   mma_m16n8k16<half_t>(sums, fragment, fragment[0], fragment[1]);
 }
 
-// Where a lane points ldmatrix: rows of 16 bytes in the tile.
+// Returns the lane's address for ldmatrix: a row of 16 bytes in the tile.
 shared_address row() { return tile(0) + lane() * 16; }
 
 template <class Read, class Overwrite>
@@ -136,7 +136,7 @@ Sm90Cases load_cases() {
          cluster_sync();
        },
        32, 2},
-      // A word that a lane and a warp as a whole have read is released by both.
+      // A word that both a lane and a warp as a whole have read must be released by both.
       {"read_in_two_ways",
        [] {
          uint32_t fragment[4];
@@ -148,7 +148,7 @@ Sm90Cases load_cases() {
              },
              [] { thread_store_shared_4(tile(0) + 31 * 16, 1); });
        }},
-      // A lane's arrival does not order what the other lanes of its own warp have read.
+      // A lane's arrival does not order the reads of the other lanes of its warp.
       {"read_as_a_whole_and_stored_by_a_lane",
        [] {
          uint32_t fragment[4];
@@ -164,7 +164,7 @@ Sm90Cases load_cases() {
          thread_store_shared_4(tile(0) + 31 * 16, 1);
        },
        32},
-      // None broken.
+      // Kernels that break no rule.
       {"clean_read_used_before_the_arrival",
        [] {
          uint32_t fragment[4];

@@ -1,5 +1,5 @@
-// Rules of words in global memory that hand on between blocks, and of the bulk copies that they
-// order: a small kernel of two blocks for each.
+// The rules of words in global memory by which blocks hand over, and of the bulk copies that these
+// words order: a small kernel of two blocks for each.
 #include "flashsmith/ptx/reduction.cuh"
 #include "sm90_cases.h"
 
@@ -10,7 +10,7 @@ using namespace sm90;
 namespace {
 
 float *sums() { return reinterpret_cast<float *>(tensors.output); }
-// Of each case its own, behind the sums: words of earlier launches stay as they were.
+// Each case has a word behind the sums, since words keep the values of earlier launches.
 uint32_t *word(int i) { return reinterpret_cast<uint32_t *>(tensors.output) + kBoxBytes / 4 + i; }
 
 void fill_both() {
@@ -27,7 +27,7 @@ void add_row() {
   tma_store_commit_group();
 }
 
-// One thread of the first block does the first thing, one of the second block the other.
+// One thread of the first block runs `first`, one of the second block runs `second`.
 void by_blocks(void (*first)(), void (*second)()) {
   fill_both();
   if (thread_index() != 0) return;
@@ -127,7 +127,7 @@ Sm90Cases order_cases() {
        [] {
          by_blocks([] { wait_global(reinterpret_cast<uint32_t *>(&tensors + 1), 1); }, [] {});
        }},
-      // None broken.
+      // Kernels that break no rule.
       of_two("clean_hand_over",
              [] {
                by_blocks(

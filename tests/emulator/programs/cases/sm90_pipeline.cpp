@@ -1,5 +1,5 @@
 // The pipeline of tests/emulator/programs/device under fault injection: dropping any site must be
-// noticed, and the result may depend on nothing but the input.
+// noticed, and the result may depend only on the input.
 #include "cases.h"
 #include "device/pipeline.cuh"
 
@@ -46,7 +46,7 @@ void print_noticed(const Outcome &clean) {
     std::printf("%s\n\"%s:%u\": [", separator, site.kind.c_str(), site.line);
     separator = ",";
     for (uint64_t seed = 0; seed < 10; ++seed) {
-      // All tiles in one block: so that each site is needed.
+      // One block computes all tiles, so that each site is needed.
       const Outcome dropped = run({.seed = seed, .dropped = site, .count = false, .workers = 1});
       const bool differs = dropped.c != clean.c;
       std::printf(

@@ -1,5 +1,5 @@
-// The sums of wgmma's products of e4m3: of what is added nothing is left beyond 13 places behind
-// the leading one of the largest, and of the sum nothing beyond 13 behind its own.
+// The sums of wgmma's e4m3 products: an addend keeps no bit more than 13 places behind the leading
+// bit of the largest addend, and the sum keeps none more than 13 places behind its own.
 #include <cmath>
 #include <iostream>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace flashsmith::emulator;
 
-// c plus products, all of them in row 0 and column 0 of a product with n = 8.
+// Returns c plus the products, all of them in row 0 and column 0 of a product with n = 8.
 float sum(float c, const std::vector<float> &products) {
   constexpr int kN = 8;
   std::vector<float> all_c(kWgmmaM * kN), a(kWgmmaMaxK * kWgmmaM), b(kWgmmaMaxK * kN, 1.f);

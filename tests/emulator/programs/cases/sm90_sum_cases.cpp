@@ -1,4 +1,5 @@
-// Rules of bulk copies of bytes in a row, and of sums in global memory: a small kernel for each.
+// The rules of bulk copies of consecutive bytes, and of sums in global memory: a small kernel for
+// each.
 #include "flashsmith/ptx/reduction.cuh"
 #include "sm90_cases.h"
 
@@ -153,7 +154,7 @@ Sm90Cases sum_cases() {
          fill_and_fence();
          by_one_thread([] { bulk_add(sums(), tile(0), 4); });
        }},
-      // None broken.
+      // Kernels that break no rule.
       {"clean_sum_and_reuse",
        [] {
          fill_and_fence();

@@ -1,4 +1,4 @@
-// Rules of wgmma, named barriers and register counts: a small kernel for each.
+// The rules of wgmma, named barriers and register counts: a small kernel for each.
 #include "sm90_cases.h"
 
 namespace cases {
@@ -227,7 +227,7 @@ Sm90Cases wgmma_cases() {
          if (warp() == 2) decrease_registers<24>();
        }},
       {"registers_decreased_to_more", [] { decrease_registers<240>(); }, 384},
-      // None broken.
+      // Kernels that break no rule.
       {"clean_one_arrival_for_the_warpgroup",
        [] {
          start(3);

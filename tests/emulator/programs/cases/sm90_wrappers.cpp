@@ -1,4 +1,4 @@
-// The instructions of sm_90 against plain computations: the cases of
+// The sm_90 instructions against plain computations, with the cases of
 // tests/emulator/programs/device.
 #include "cases.h"
 #include "device/barriers.cuh"
@@ -6,9 +6,9 @@
 #include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/products.cuh"
-#include "device/ragged.cuh"
 #include "device/scores.cuh"
 #include "device/sums.cuh"
+#include "device/varlen.cuh"
 #include "device/warps.cuh"
 
 namespace cases {
@@ -25,7 +25,7 @@ void print(void (*check)(wrappers::Results &)) {
 
 void sm90_products() { print(wrappers::products::check<16, 64, 96, 176, 256>); }
 void sm90_copies() { print(wrappers::copies::check); }
-void sm90_ragged() { print(wrappers::ragged::check); }
+void sm90_varlen() { print(wrappers::varlen::check); }
 void sm90_sums() { print(wrappers::sums::check); }
 void sm90_scores() { print(wrappers::scores::check); }
 void sm90_bytes() { print(wrappers::bytes::check); }

@@ -1,4 +1,4 @@
-// Messages that go round through shared memory, by mbarriers and by named barriers.
+// Rings of messages in shared memory, synchronised by mbarriers and by named barriers.
 #pragma once
 
 #include "device/harness.cuh"
@@ -11,9 +11,9 @@
 
 namespace wrappers::barriers {
 
-constexpr int kRounds = 100, kMessages = 1024;  // where these begin in shared memory
+constexpr int kRounds = 100, kMessages = 1024;  // where messages begin in shared memory
 
-// Word i of the message of a round, and which word a lane reads.
+// Word i of the message of a round, and the index of the word that a lane reads.
 FLASHSMITH_HOST_DEVICE constexpr uint32_t word_of(int round, int i) {
   return static_cast<uint32_t>(round * 1000 + i);
 }
@@ -21,7 +21,7 @@ FLASHSMITH_HOST_DEVICE constexpr int word_read(int round, int lane) {
   return (lane * 7 + round) % 32;
 }
 
-// One warp sends, the others sum up what they read: sums (thread).
+// One warp sends, and the others add up what they read: sums (thread).
 struct MbarrierRing {
   static constexpr int kConsumerWarps = 4, kThreads = 32 * (1 + kConsumerWarps), kStages = 2;
 
@@ -62,7 +62,7 @@ struct MbarrierRing {
   static FLASHSMITH_DEVICE shared_address empty(int stage) { return full(kStages + stage); }
 };
 
-// The same with one stage. Barrier 1: a message is there; barrier 2: it has been read.
+// The same ring with one stage. Barrier 1: a message is there; barrier 2: it has been read.
 struct NamedBarrierRing {
   static constexpr int kConsumerWarps = 2, kThreads = 32 * (1 + kConsumerWarps);
 

@@ -1,4 +1,5 @@
-// Bytes and the numbers in them against plain computations: of all 256, in every place of a word.
+// Bytes and their e4m3 numbers against plain computations, for all 256 bytes in each place of a
+// word.
 #pragma once
 
 #include "device/scores.cuh"
@@ -8,7 +9,7 @@ namespace wrappers::bytes {
 
 constexpr int kBytes = 256, kPlaces = 4;
 
-// By the definition of the format.
+// Follows the definition of the format.
 inline double value_of(uint32_t byte) {
   const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
   const double sign = byte & 0x80 ? -1 : 1;
@@ -45,7 +46,7 @@ struct Unpack {
 template <typename value_t, Way kWay>
 void check_unpack(Results &results, const char *name) {
   using Kernel = Unpack<value_t, kWay>;
-  // Of which byte each half of the two words is.
+  // The byte that each half of the two words holds.
   constexpr int kOrders[][kPlaces] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {3, 1, 0, 2}};
   Buffer<uint32_t> words(Kernel::kThreads), got(2 * Kernel::kThreads);
   Random random(5);
@@ -67,12 +68,12 @@ void check_unpack(Results &results, const char *name) {
   results.check(wrong == 0, "unpack_e4m3 to %s: %d numbers are wrong", name, wrong);
 }
 
-// Of every number of 16 bits, and of as many of 32.
+// Packs every number of 16 bits, and as many of 32 bits.
 struct Pack {
   static constexpr int kThreads = 512, kWords = 3 << 14;
 
   const float *numbers;
-  uint32_t *got;  // the bytes of four: by the instruction, or what stands for it, and by bits
+  uint32_t *got;  // bytes of four: by the instruction or its substitute, and by bits
 
   FLASHSMITH_DEVICE void operator()() const {
     for (int word = thread_index(); word < kWords; word += kThreads) {
@@ -86,7 +87,7 @@ struct Pack {
   }
 };
 
-// The byte that is nearest, by a look at all; of two the even one.
+// Returns the nearest byte after a comparison with all of them, and the even one of two.
 inline uint32_t nearest(float number) {
   constexpr uint32_t kLargest = 0x7e, kNaN = 0x7f;
   if (std::isnan(number)) return kNaN;
@@ -105,7 +106,7 @@ inline void check_pack(Results &results) {
   Random random(6);
   for (uint32_t i = 0; i < numbers.size(); ++i) {
     const uint32_t bits = i % (1 << 16), any = static_cast<uint32_t>(random.bits());
-    // Of the last third most are within the range, and many near to what lies between two bytes.
+    // Most numbers of the last third are in range, and many are near the middle between two bytes.
     const uint32_t near = (any & 0x80f80000) + (113u << 23) + (any >> 9 & 0x7f) % 23 * (1u << 23);
     numbers[i] = i < 1 << 16   ? static_cast<float>(scores::value_of(bits, true))
                  : i < 2 << 16 ? bits_float(bits << 16)
@@ -147,7 +148,8 @@ inline void check_permute(Results &results) {
   }
 }
 
-// Of small whole numbers, whose products and sums are exact; and beyond the range.
+// Multiplies and adds small whole numbers, whose products and sums are exact, and numbers beyond
+// the range.
 template <typename value_t>
 struct Fma {
   static constexpr int kThreads = 256;

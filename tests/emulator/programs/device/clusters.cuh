@@ -1,5 +1,5 @@
-// Clusters of two blocks: each loads half of a tile for both, and learns from both that it has been
-// read.
+// Clusters of two thread blocks: each loads half of a tile for both, and both tell it when they
+// have read it.
 #pragma once
 
 #include "device/harness.cuh"
@@ -16,8 +16,8 @@ constexpr int kCluster = 2, kBlocks = 4, kRounds = 20, kTile = 1024;
 constexpr int kColumns = 64, kBoxRows = 8, kBoxBytes = kBoxRows * kColumns * 2;
 constexpr int kWords = kCluster * kBoxBytes / 4, kRows = kRounds * kCluster * kBoxRows;
 
-// sums (block, lane): of the words i of each round's tile with i % 32 == lane, times the round;
-// ranks (block).
+// sums (block, lane): the words i of each round's tile with i % 32 == lane, times the round; ranks
+// (block).
 template <CacheHint kHint>
 struct MulticastRing {
   static constexpr int kThreads = 64;
@@ -50,7 +50,7 @@ struct MulticastRing {
       tma_load_multicast<kHint>(shared_memory() + kTile + rank * kBoxBytes, map, full,
                                 (1 << kCluster) - 1, 0, (round * kCluster + rank) * kBoxRows);
     }
-    // The other block arrives here once more: this one may not end before.
+    // The other block arrives here once more, so this block must not end before.
     mbarrier_wait_parity(empty, kRounds % 2 ^ 1);
   }
 

@@ -1,4 +1,4 @@
-// Bulk tensor copies against plain loops: ranks, swizzles, boxes that stick out of the tensor.
+// Bulk tensor copies against plain loops: ranks, swizzles, boxes that extend beyond the tensor.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace wrappers::copies {
 
-constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMostDimensions = 5;
+constexpr int kCopyThreads = 64, kTile = 1024, kTileBytes = 32 << 10, kMaxDimensions = 5;
 
 struct Corner {
-  int rank, coordinates[kMostDimensions];
+  int rank, coordinates[kMaxDimensions];
 };
 
 template <class Copy>
@@ -32,7 +32,7 @@ FLASHSMITH_DEVICE void with_coordinates(const Corner &corner, Copy copy) {
   }
 }
 
-// tile (words) = the box, as it lies in shared memory.
+// tile (words) = the box, in the layout of shared memory.
 template <CacheHint kHint>
 struct LoadBox {
   static constexpr int kThreads = kCopyThreads;
@@ -58,7 +58,7 @@ struct LoadBox {
   }
 };
 
-// The reverse.
+// The reverse of LoadBox.
 struct StoreBox {
   static constexpr int kThreads = kCopyThreads;
 
@@ -81,7 +81,7 @@ struct StoreBox {
   }
 };
 
-// A tensor with padded rows, and what a copy should make of a box of it.
+// A tensor with padded rows, and the expected result of a copy of a box.
 struct Tensor {
   TensorShape shape;
   Buffer<uint16_t> elements;
@@ -98,7 +98,7 @@ struct Tensor {
     for (int i = 0; i < stride; ++i) elements.push_back(static_cast<uint16_t>(i * 7 + 1));
   }
 
-  // Where the element at `corner` plus the position of box element `i` is; -1: outside.
+  // Returns the index of element `i` of the box at `corner`, or -1 outside of the tensor.
   int64_t index_of(const std::vector<int> &corner, int i) const {
     int64_t index = 0;
     for (size_t d = 0; d < corner.size(); i /= shape.box[d], ++d) {
@@ -113,8 +113,8 @@ struct Tensor {
     for (int extent : shape.box) size *= extent;
     return size;
   }
-  // Of box element i in shared memory, in elements: lines as long as the swizzle, whose 16-byte
-  // chunks are permuted by the line.
+  // Returns the index of box element i in shared memory: lines are as long as the swizzle, and the
+  // line permutes their 16-byte chunks.
   int place(int i) const {
     if (shape.swizzle == Swizzle::none) return i;
     const int width = shape.box[0], line = i / width, column = i % width;

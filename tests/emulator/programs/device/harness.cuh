@@ -1,4 +1,4 @@
-// What the tests of the wrappers need of their target, GPU or emulator: memory that host and kernel
+// Services of a target, GPU or emulator, for the tests of the wrappers: memory that host and kernel
 // share, tensor maps, launches. A kernel is a struct with a call operator and kThreads.
 #pragma once
 
@@ -27,7 +27,7 @@ using namespace flashsmith;
 using namespace flashsmith::ptx;
 using cases::Random;
 
-// How many comparisons there were, and what failed.
+// The number of comparisons, and the failures.
 class Results {
  public:
   template <class... Arguments>
@@ -55,7 +55,7 @@ class Results {
 struct Settings {
   int shared_bytes;
   int blocks = 1;
-  int cluster = 1;  // blocks that run together
+  int cluster = 1;  // blocks of a cluster
 };
 
 // A tensor of 16-bit elements, the contiguous dimension first; strides in elements.
@@ -84,7 +84,7 @@ inline TensorMap make_map(void *base, const TensorShape &shape) {
   return map;
 }
 
-// The kernel may touch the buffers. Each launch draws another order of warps.
+// The kernel may access the buffers. Each launch draws another order of warps.
 template <class Kernel, class... Buffers>
 void run(const Kernel &kernel, const Settings &settings, Buffers &...buffers) {
   static uint64_t seed = 0;
@@ -99,10 +99,10 @@ void run(const Kernel &kernel, const Settings &settings, Buffers &...buffers) {
   emulator::launch(launch, {.seed = ++seed, .workers = 1});
 }
 
-// Sums are in order of k, to the bit.
+// The emulator sums in the order of k, so that bits are equal.
 inline bool is_sum(float got, float expected, float) { return got == expected; }
 
-// Registers that wgmma accumulates in hold a signalling NaN until its wait.
+// The accumulators of a wgmma hold a signalling NaN until its wait.
 template <int kCount>
 void expect_poison(const float (&registers)[kCount]) {
   for (float x : registers) {
@@ -140,13 +140,13 @@ template <class T>
 using Buffer = std::vector<T, ManagedAllocator<T> >;
 
 inline TensorMap make_map(void *base, const TensorShape &shape) {
-  constexpr unsigned kMostDimensions = 5, kSince = 12000;
+  constexpr unsigned kMaxDimensions = 5, kSince = 12000;
   void *encode = nullptr;
   cudaDriverEntryPointQueryResult found{};
   CHECK_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, kSince,
                                               cudaEnableDefault, &found));
-  cuuint64_t sizes[kMostDimensions], strides[kMostDimensions];
-  cuuint32_t box[kMostDimensions], ones[kMostDimensions];
+  cuuint64_t sizes[kMaxDimensions], strides[kMaxDimensions];
+  cuuint32_t box[kMaxDimensions], ones[kMaxDimensions];
   for (size_t i = 0; i < shape.sizes.size(); ++i) {
     sizes[i] = static_cast<cuuint64_t>(shape.sizes[i]);
     strides[i] = static_cast<cuuint64_t>(shape.strides[i]) * 2;
@@ -192,7 +192,7 @@ void run(const Kernel &kernel, const Settings &settings, Buffers &...) {
   CHECK_CUDA(cudaDeviceSynchronize());
 }
 
-// Tensor cores keep fewer bits than fp32 while they sum. `magnitude`: of all that is summed.
+// Tensor cores keep fewer bits than fp32 while they sum. `magnitude` is that of all addends.
 inline bool is_sum(float got, float expected, float magnitude) {
   return std::fabs(got - expected) <= magnitude * 0x1p-18f;
 }

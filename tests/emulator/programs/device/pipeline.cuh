@@ -1,6 +1,7 @@
-// A warp-specialised matrix product with every kind of synchronisation of sm_90: a producer warp's
-// lane draws tiles and loads them into two stages, two consumer warpgroups multiply and store
-// through shared memory.
+// A warp-specialised matrix product with every kind of synchronisation of sm_90.
+//
+// A lane of the producer warp draws tiles and loads them into two stages; two consumer warpgroups
+// multiply, and store through shared memory.
 #pragma once
 
 #include "device/harness.cuh"
@@ -16,14 +17,14 @@
 
 namespace wrappers::pipeline {
 
-constexpr int kRows = 330, kColumns = 64, kDepth = 128;  // rows: the last tile sticks out
+constexpr int kRows = 330, kColumns = 64, kDepth = 128;  // rows: the last tile is partial
 constexpr int kTileRows = 128, kTileDepth = 64, kStages = 2, kGroups = 2, kGroupRows = 64;
 constexpr int kTiles = (kRows + kTileRows - 1) / kTileRows, kSteps = kDepth / kTileDepth;
 constexpr int kProducerThreads = 128, kConsumerWarps = 4 * kGroups, kRowBytes = 128, kBlocks = 2;
 constexpr Swizzle kSwizzle = Swizzle::bytes_128;
 
-// C (kRows, kColumns) = A (kRows, kDepth) times B (kDepth, kColumns); bf16, sums in fp32. Small
-// integers: all sums are exact, in any order.
+// C (kRows, kColumns) = A (kRows, kDepth) times B (kDepth, kColumns); bf16, sums in fp32. The
+// numbers are small integers, so that all sums are exact in any order.
 struct Matrices {
   Buffer<uint16_t> a, b, c;
   Buffer<uint32_t> counter;
@@ -52,7 +53,7 @@ struct Smem {
 
 #define AT(member) (shared_memory() + static_cast<int>(offsetof(Smem, member)))
 
-// Which stage is next, and the parity of its phase.
+// The next stage, and the parity of its phase.
 struct Cursor {
   int stage = 0, parity = 0;
   FLASHSMITH_DEVICE void advance() {
@@ -118,7 +119,7 @@ FLASHSMITH_DEVICE void multiply(float (&sums)[kColumns / 2], int group, Cursor &
   }
 }
 
-// Through this group's part of shared memory, which its last store may still be reading.
+// Stores through this group's part of shared memory, which its last store may still be reading.
 FLASHSMITH_DEVICE void Kernel::store(const float (&sums)[kColumns / 2], int group, int tile) const {
   const int thread = thread_index() % kWarpgroupThreads, lane = thread % 32;
   const shared_address mine = AT(c) + group * kGroupRows * kRowBytes;
@@ -183,7 +184,7 @@ inline Kernel kernel_of(Matrices &m) {
           Matrices::map_of(m.c, kRows, kColumns, kGroupRows), m.counter.data()};
 }
 
-// How many elements of c are wrong.
+// Returns the number of wrong elements of c.
 inline int count_wrong(const Matrices &m) {
   const auto value = [](uint16_t bits) { return bits_float(uint32_t{bits} << 16); };
   int wrong = 0;
@@ -193,7 +194,7 @@ inline int count_wrong(const Matrices &m) {
       sum += value(m.a[static_cast<size_t>(i / kColumns * kDepth + k)]) *
              value(m.b[static_cast<size_t>(k * kColumns + i % kColumns)]);
     }
-    // Far below 256, up to which bf16 has all integers.
+    // The sum is far below 256, and bf16 has all integers up to there.
     wrong += m.c[static_cast<size_t>(i)] != float_bits(sum) >> 16;
   }
   return wrong;

@@ -1,6 +1,6 @@
 // wgmma against a plain computation: layouts of the operands, all types, many N.
 //
-// Operands are counted in units of 16 bits: an element, or two of e4m3.
+// Operands are counted in units of 16 bits: one element, or two of e4m3.
 #pragma once
 
 #include <iterator>
@@ -17,13 +17,13 @@ namespace wrappers::products {
 constexpr int kM = 64, kSteps = 2, kK = 16 * kSteps;
 constexpr int kBytesA = kM * 256, kBytesB = 256 * 256;
 
-// How an operand (rows, K) lies in shared memory.
+// The layout of an operand (rows, K) in shared memory.
 struct Layout {
   Major major;
   Swizzle swizzle;
 };
 
-// The byte of element (row, k), by the pictures of the PTX ISA: tiles of `width` bytes a line,
+// Returns the byte offset of element (row, k), as drawn in the PTX ISA: lines of `width` bytes,
 // whose 16-byte chunks are permuted by the line; without a swizzle, core matrices of eight 16-byte
 // lines.
 FLASHSMITH_DEVICE int place(const Layout &layout, int rows, int row, int k) {
@@ -60,7 +60,7 @@ FLASHSMITH_DEVICE MatrixDescriptor describe(const Layout &layout, shared_address
 FLASHSMITH_DEVICE void fill(shared_address start, const Layout &layout, int rows,
                             const uint16_t *values) {
   for (int i = thread_index(); i < rows * kK / 2; i += kWarpgroupThreads) {
-    // Pairs of neighbours along the contiguous dimension.
+    // A word has two neighbours along the contiguous dimension.
     const int row = layout.major == Major::k ? i / (kK / 2) : i % (rows / 2) * 2;
     const int k = layout.major == Major::k ? i % (kK / 2) * 2 : i / (rows / 2);
     const int next = layout.major == Major::k ? row * kK + k + 1 : (row + 1) * kK + k;
@@ -90,7 +90,7 @@ struct Product {
     for (int i = 0; i < kN / 2; ++i) sums[i] = c[index_of(i)];
     uint32_t fragments[kSteps][4];
     load(fragments);
-    // No branches between the fence and the last wgmma.
+    // No branch may stand between the fence and the last wgmma.
     MatrixDescriptor a_steps[kSteps], b_steps[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -137,7 +137,7 @@ struct Product {
   }
 };
 
-// Units of e4m3 are made of these, whose sums are exact: as numbers, and as bytes.
+// The units of e4m3 consist of these numbers, whose sums are exact; as numbers and as bytes.
 constexpr float kSmall[] = {0, 1, 2, 3, -1, -2, -3, 0.5f};
 constexpr uint8_t kSmallBytes[] = {0, 0x38, 0x40, 0x44, 0xb8, 0xc0, 0xc4, 0x30};
 
@@ -251,7 +251,7 @@ void check_e4m3(Results &results) {
   }
 }
 
-// Operands of a in all layouts, of b too for each N; the types take turns.
+// Checks all layouts of a, and all layouts of b for each N; the types alternate.
 template <int... kN>
 void check(Results &results) {
   check_layouts_of_a<bfloat16_t>(results);

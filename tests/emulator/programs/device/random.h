@@ -5,7 +5,7 @@
 
 namespace cases {
 
-// Deterministic numbers that differ from run to run only if the code does.
+// Deterministic random numbers, which change only if the code does.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

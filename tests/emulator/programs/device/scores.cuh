@@ -1,5 +1,5 @@
-// What scores are changed with, against plain computations: single elements of global memory, their
-// conversion, the hyperbolic tangent.
+// Instructions that change scores, against plain computations: loads of single elements of global
+// memory, their conversion, the hyperbolic tangent.
 #pragma once
 
 #include "device/harness.cuh"
@@ -8,7 +8,7 @@
 
 namespace wrappers::scores {
 
-// The last threads go their own way; those before read what lies opposite.
+// The last threads return early; the threads before them read opposite elements.
 struct Elements {
   static constexpr int kThreads = 64, kReaders = 61;
 
@@ -46,7 +46,7 @@ inline void check_elements(Results &results) {
   results.check(wrong_words == 0, "thread_load_global of 4 bytes: %d are wrong", wrong_words);
 }
 
-// Every number of 16 bits.
+// Converts every number of 16 bits.
 struct Unpack {
   static constexpr int kThreads = 256, kCount = 1 << 16;
 
@@ -60,7 +60,7 @@ struct Unpack {
   }
 };
 
-// By the definition of the formats.
+// Follows the definition of the formats.
 inline double value_of(uint32_t bits, bool half) {
   const int mantissa_bits = half ? 10 : 7, bias = half ? 15 : 127;
   const int exponent = static_cast<int>(bits & 0x7FFF) >> mantissa_bits;
@@ -140,11 +140,11 @@ struct Products {
   }
 };
 
-// The last number that is not beyond the exact product, which a double holds.
+// Returns the last float that is not beyond the exact product, which a double holds.
 inline float towards_zero(float x, float y) {
   const double exact = static_cast<double>(x) * y;
   if (std::isinf(exact) || std::isnan(exact)) return static_cast<float>(exact);
-  uint32_t low = 0, high = 0x7f7fffff;  // the bits of positive numbers are in their order
+  uint32_t low = 0, high = 0x7f7fffff;  // the bits of positive numbers are ordered as the numbers
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
     if (static_cast<double>(bits_float(middle)) <= std::fabs(exact))

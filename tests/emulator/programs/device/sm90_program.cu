@@ -1,15 +1,15 @@
-// The wrappers of sm_90 on a GPU against plain computations, the same as tests/emulator compares
-// the emulator with. Takes the name of a case; prints how many comparisons there were and which
-// failed, as JSON.
+// The wrappers of sm_90 on a GPU against plain computations, which tests/emulator uses for the
+// emulator as well. Takes the name of a case; prints the number of comparisons and the failures as
+// JSON.
 #include "device/barriers.cuh"
 #include "device/bytes.cuh"
 #include "device/clusters.cuh"
 #include "device/copies.cuh"
 #include "device/pipeline.cuh"
 #include "device/products.cuh"
-#include "device/ragged.cuh"
 #include "device/scores.cuh"
 #include "device/sums.cuh"
+#include "device/varlen.cuh"
 #include "device/warps.cuh"
 
 int main(int argc, char **argv) {
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
       {"products",
        products::check<16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256>},
       {"copies", copies::check},
-      {"ragged", ragged::check},
+      {"varlen", varlen::check},
       {"sums", sums::check},
       {"scores", scores::check},
       {"bytes", bytes::check},
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     return 0;
   }
   std::fprintf(stderr,
-               "usage: %s products|copies|ragged|sums|scores|bytes|barriers|clusters|warps|"
+               "usage: %s products|copies|varlen|sums|scores|bytes|barriers|clusters|warps|"
                "pipeline\n",
                argv[0]);
   return 2;

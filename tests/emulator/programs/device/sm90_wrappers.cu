@@ -1,4 +1,5 @@
-// Instantiates every wrapper of sm_90, so that nvcc and ptxas check them; nothing runs this.
+// Instantiates every wrapper of sm_90, so that nvcc and ptxas check them; this program is never
+// run.
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/fence.cuh"

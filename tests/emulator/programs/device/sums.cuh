@@ -1,4 +1,4 @@
-// Bulk copies of bytes in a row, and sums in global memory by bulk copies and by warps, against
+// Bulk copies of consecutive bytes, and sums in global memory by bulk copies and by warps, against
 // plain loops.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace wrappers::sums {
 
-// Each block loads its own terms and adds them to the sums that all blocks share, and then adds
-// twice as much.
+// Each block loads its terms, adds them to the sums that all blocks share, doubles them, and adds
+// them again.
 struct AddRows {
   static constexpr int kThreads = 64, kBlocks = 6, kTile = 1040;  // no multiple of 128
 
@@ -82,7 +82,7 @@ struct AddInTurn {
   }
 };
 
-// Each term is lost in the one before, unless that comes later.
+// Rounding makes each sum depend on the order of its terms.
 inline void check_order(Results &results, int count) {
   const auto size = static_cast<size_t>(count);
   Buffer<float> terms(size * AddInTurn::kBlocks), sums(size, NAN);
@@ -103,7 +103,7 @@ inline void check_order(Results &results, int count) {
   results.check(wrong == 0, "%d of %d sums in turn are wrong", wrong, count);
 }
 
-// Whole numbers, so that their order makes no difference.
+// The terms are whole numbers, so that their order makes no difference.
 inline void check_count(Results &results, int count) {
   Random random(7);
   const auto size = static_cast<size_t>(count);
@@ -122,7 +122,7 @@ inline void check_count(Results &results, int count) {
   results.check(wrong == 0, "%d of %d sums are wrong", wrong, count);
 }
 
-// Where a thread's words of kChunks chunks lie in plain order.
+// The index of a thread's word in plain order; a thread has kChunks chunks.
 constexpr int kChunks = 3;
 FLASHSMITH_HOST_DEVICE int word_of(int thread, int chunk, int word) {
   return (thread * kChunks + chunk) * 4 + word;

@@ -1,5 +1,5 @@
-// Instructions of a warp against plain computations: fragment loads and stores, exchange between
-// lanes, conversion.
+// Instructions of a warp against plain computations: loads and stores of fragments, exchange
+// between lanes, conversion.
 #pragma once
 
 #include "device/harness.cuh"
@@ -12,8 +12,8 @@
 
 namespace wrappers::warps {
 
-// Four 8x8 matrices whose element i is i, in rows kRowBytes apart: `loaded` (lane, matrix) is what
-// ldmatrix gives, `stored` (matrix, row, half of the columns) what stmatrix makes of that.
+// Four 8x8 matrices whose element i is i, in rows kRowBytes apart: `loaded` (lane, matrix) is the
+// result of ldmatrix, and `stored` (matrix, row, half of the columns) the result of stmatrix on it.
 template <bool kTransposed, bool kStoredTransposed>
 struct Fragments {
   static constexpr int kThreads = 32, kRowBytes = 48;
@@ -57,7 +57,7 @@ void check_fragments(Results &results) {
       stored);
   int wrong_loaded = 0, wrong_stored = 0;
   for (uint32_t i = 0; i < 128; ++i) {
-    // Element (row, column) of a matrix, and the next column's.
+    // The element (row, column) of a matrix, and the element of the next column.
     const auto pair = [](bool transposed, uint32_t matrix, uint32_t row, uint32_t column) {
       const uint32_t first = transposed ? column * 8 + row : row * 8 + column;
       const uint32_t step = transposed ? 8 : 1;
@@ -74,7 +74,7 @@ void check_fragments(Results &results) {
                 kStoredTransposed, kTransposed, wrong_stored);
 }
 
-// Of each thread: what the lanes at distances 1, 2, 4, 8, 16 have; whether it, or any, voted.
+// Gets for each thread the values of the lanes at distances 1, 2, 4, 8, 16, and its votes.
 struct Exchange {
   static constexpr int kThreads = 64;
 
@@ -114,7 +114,7 @@ inline void check_exchange(Results &results) {
                 elected[0], elected[1]);
 }
 
-// Conversions of x and -x, 2^-x, the logarithm of x.
+// Converts x and -x, and computes 2^-x and the logarithm of x.
 struct Numbers {
   static constexpr int kThreads = 256;
 
@@ -133,7 +133,7 @@ struct Numbers {
   }
 };
 
-// The 16 bits nearest to a positive normal number of the type, of two as near the even ones.
+// Returns the 16 bits of the nearest number to a positive normal one, and the even one of two.
 inline uint32_t rounded(float value, bool half) {
   const int mantissa_bits = half ? 10 : 7, bias = half ? 15 : 127;
   int exponent = 0;
@@ -147,7 +147,7 @@ inline void check_numbers(Results &results) {
   Buffer<float> x;
   Random random(5);
   for (int i = 0; i < 4096; ++i) {
-    // Some lie halfway between neighbours in bf16 or in fp16.
+    // Some numbers lie halfway between neighbours in bf16 or in fp16.
     const uint32_t steps = i % 3 == 0 ? 1 << 8 : i % 3 == 1 ? 1 << 11 : 1 << 23;
     const float fraction = static_cast<float>(random.bits() % steps) / static_cast<float>(steps);
     x.push_back(std::ldexp(1 + fraction, static_cast<int>(random.bits() % 24) - 12));

@@ -1,5 +1,5 @@
-// Prints, as JSON, the order in which tiles are worked on:
-// {"Q block", "head", "batch"} for each index. Arguments: Q blocks, heads, batch.
+// Prints, as JSON, the order of the tiles: {"Q block", "head", "batch"} for each index. Arguments:
+// Q blocks, heads, batch.
 #include <cstdlib>
 #include <iostream>
 

@@ -1,4 +1,4 @@
-// Prints, as JSON, what functions of the host side answer that no launch on the emulator asks.
+// Prints, as JSON, results of host functions that no launch on the emulator calls.
 #include <iostream>
 #include <utility>
 
@@ -17,7 +17,7 @@ Sm90ForwardKernelConfig config(int cluster_size, bool persistent, int B_r = 128)
   return cfg;
 }
 
-// Thread blocks for `tiles` on 1 to 9 multiprocessors.
+// Prints the thread blocks for `tiles` on 1 to 9 SMs.
 void print_grids(const char *name, const Sm90ForwardKernelConfig &cfg, int tiles) {
   std::cout << "\"" << name << "\": [";
   for (int n = 1; n <= 9; n++) std::cout << (n > 1 ? ", " : "") << grid_blocks(cfg, tiles, n);
@@ -47,7 +47,7 @@ void print_gpus(const FamilyGpus &gpus) {
 
 constexpr int kNumbers = 300;
 
-// The numbers from 0 on for which `holds`, after a -1.
+// Prints the numbers from 0 on for which `holds`, after a -1.
 template <typename Predicate>
 void print_numbers(const char *name, Predicate holds) {
   std::cout << ",\n\"" << name << "\": [-1";

@@ -45,7 +45,7 @@ AppendKernelArgs append_args(const AppendTensors &tensors, const AppendNumbers &
   problem.n_heads_kv = static_cast<int>(tensors.k().size(kHead));
   problem.d_qk = static_cast<int>(tensors.k().size(kDim));
   problem.d_v = static_cast<int>(tensors.v().size(kDim));
-  problem.ragged.seqused_k = static_cast<const int32_t *>(tensors.cache_seqlens().data_ptr());
+  problem.varlen.seqused_k = static_cast<const int32_t *>(tensors.cache_seqlens().data_ptr());
   problem.cache = cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx());
   return args;
 }

@@ -62,7 +62,7 @@ static_assert(std::size(kUseNames) == static_cast<size_t>(Use::scratch) + 1);
 constexpr const char *name_of(Use use) { return kUseNames[static_cast<size_t>(use)]; }
 
 constexpr int kMaxRank = 4;
-constexpr size_t kMostTensors = 32;  // of one operation
+constexpr size_t kMaxTensors = 32;  // of one operation
 
 struct Argument {
   const char *name;

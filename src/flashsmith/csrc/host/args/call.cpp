@@ -60,8 +60,8 @@ Call::Call(const char *operation, std::span<const Argument> table, PackedArgs ar
     : table_(table) {
   const size_t n_own = table.size() - kSemanticsArguments.size(), n_few = n_own + kBetween;
   const auto n_given = static_cast<size_t>(arguments.size());
-  if (n_given != n_few && n_given != n_few + kExtras) {
-    TVM_FFI_THROW(TypeError) << operation << " takes " << n_few << " or " << n_few + kExtras
+  if (n_given != n_few && n_given != n_few + kCallArgs) {
+    TVM_FFI_THROW(TypeError) << operation << " takes " << n_few << " or " << n_few + kCallArgs
                              << " arguments, but got " << n_given;
   }
   const auto at = [&](size_t place) { return arguments[static_cast<int>(place)]; };
@@ -125,9 +125,9 @@ void Call::add_batch(size_t index, const char *offsets) {
 void Call::take_mod_tensors(size_t first, AnyView given) {
   if (given.type_index() == tvm::ffi::TypeIndex::kTVMFFINone) return;
   mods_ = given.cast<Array<Tensor>>();
-  if (mods_.size() > kMostModBuffers) {
+  if (mods_.size() > kMaxModBuffers) {
     TVM_FFI_THROW(ValueError) << "mod_tensors has " << mods_.size() << " tensors; at most "
-                              << kMostModBuffers << " can be read";
+                              << kMaxModBuffers << " can be read";
   }
   for (const Tensor &t : mods_) views_[first++] = TensorView(t);
 }

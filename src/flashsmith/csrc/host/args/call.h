@@ -40,12 +40,12 @@ class Call {
   void add_batch(size_t index, const char *offsets);
 
   std::span<const Argument> table_;
-  std::array<std::optional<tvm::ffi::TensorView>, kMostTensors> views_;
+  std::array<std::optional<tvm::ffi::TensorView>, kMaxTensors> views_;
   struct Sizes {
     std::array<int64_t, kMaxRank> sizes, strides;
   };
-  std::array<Sizes, kMostTensors> batched_;  // what views of packed rows point to
-  tvm::ffi::Array<tvm::ffi::Tensor> mods_;   // the views of them are of what it holds
+  std::array<Sizes, kMaxTensors> batched_;  // what views of packed rows point to
+  tvm::ffi::Array<tvm::ffi::Tensor> mods_;  // the views of them are of what it holds
   Numbers numbers_;
 };
 

@@ -68,7 +68,7 @@ int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks) 
 }
 
 int64_t slot_bytes(const TileSizes &tiles) {
-  return tiles.B_r * (tiles.d_head + kRowTotals) * kFloatBytes;
+  return tiles.B_r * (tiles.d_head + kStatsPerRow) * kFloatBytes;
 }
 
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
@@ -87,19 +87,19 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
   args.split.splits = static_cast<int>(own.splits);
   args.split.even_splits = plan.even_splits;
-  args.split.parts_of_SM = plan.parts_of_SM;
+  args.split.splits_of_SM = plan.splits_of_SM;
   args.split.blocks_of_SM = plan.blocks_of_SM;
   args.split.is_even = plan.is_even;
   const int64_t rows = decode_slots(own, n_tiles, blocks) * tiles.B_r;
   if (rows == 0) return args;
   args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
-  args.split.partial_totals = args.split.partial_O + rows * tiles.d_head;
-  float *end = args.split.partial_totals + rows * kRowTotals;
+  args.split.partial_stats = args.split.partial_O + rows * tiles.d_head;
+  float *end = args.split.partial_stats + rows * kStatsPerRow;
   if (plan.counter_bytes > 0) {
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
   } else {
     args.split.split_tiles = reinterpret_cast<uint32_t *>(end);
-    args.split.merge_groups = plan.merge_groups;
+    args.split.combine_groups = plan.combine_groups;
   }
   return args;
 }

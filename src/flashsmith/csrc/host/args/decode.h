@@ -105,7 +105,7 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // See SplitArgs.
 struct DecodePlan : Plan {
-  int even_splits = 1, parts_of_SM = 1, blocks_of_SM = 1, merge_groups = 1;
+  int even_splits = 1, splits_of_SM = 1, blocks_of_SM = 1, combine_groups = 1;
   bool is_even = false;
 };
 
@@ -131,13 +131,13 @@ int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorVi
 CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                      const tvm::ffi::TensorView *batch_idx);
 
-// Dimensions of scales of tokens: (entries, rows, n_heads_kv).
+// Dimensions of per-token scales: (entries, rows, n_heads_kv).
 constexpr int kTokenScaleRank = 3;
 
-// Where a cache's scales of tokens are, if they are.
+// Where a cache's per-token scales are, if they are.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
-// Where splits hand on their sums.
+// Where splits store their partial results.
 int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks);
 int64_t slot_bytes(const TileSizes &tiles);
 

@@ -27,7 +27,7 @@ int64_t broadcast_stride(const TensorView &t, int dimension) {
 }
 
 Band band_of(const ForwardTensors &tensors, const ForwardProblem &problem, const Numbers &numbers) {
-  const bool from_ends = !numbers.top_left && !tensors.is_ragged();
+  const bool from_ends = !numbers.top_left && !tensors.is_varlen();
   return {.diagonal = from_ends ? problem.seq_len_k - problem.seq_len_q : 0,
           .top_left = numbers.top_left,
           .ahead = distance(numbers.window_right),
@@ -55,7 +55,7 @@ ScoreArgs score_of(const ForwardTensors &tensors, const Numbers &numbers) {
   return args;
 }
 
-RaggedArgs ragged_of(const ForwardTensors &tensors) {
+VarlenArgs varlen_of(const ForwardTensors &tensors) {
   return {.cu_seqlens_q = data_of<const int32_t>(tensors.cu_seqlens_q()),
           .cu_seqlens_k = data_of<const int32_t>(tensors.cu_seqlens_k()),
           .seqused_q = data_of<const int32_t>(tensors.seqused_q()),
@@ -66,7 +66,7 @@ RaggedArgs ragged_of(const ForwardTensors &tensors) {
 
 ModBuffers mod_buffers_of(const ForwardTensors &tensors) {
   ModBuffers buffers{};
-  for (int k = 0; k < kMostModBuffers; k++) {
+  for (int k = 0; k < kMaxModBuffers; k++) {
     const TensorView *t = tensors.mod_tensor(k);
     if (!t) break;
     buffers.buffer[k] = t->data_ptr();
@@ -91,9 +91,9 @@ KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
 // Random numbers have 15 bits, compared as BF16 numbers where that is one instruction for two: no
 // bound is beyond the finite ones.
 DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
-  constexpr int kNumbers = 1 << 15, kMost = 0x7f80;
+  constexpr int kNumbers = 1 << 15, kMax = 0x7f80;
   if (!tensors.rng_state()) return {};
-  const int bound = std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMost);
+  const int bound = std::min(static_cast<int>(std::nearbyint(numbers.dropout_p * kNumbers)), kMax);
   return {.rng_state = data_of<const int64_t>(tensors.rng_state()),
           .bounds = static_cast<uint32_t>(bound << 16 | bound),
           .scale = static_cast<float>(kNumbers) / static_cast<float>(kNumbers - bound)};
@@ -108,15 +108,15 @@ int64_t rows_of_keys(const ForwardTensors &tensors) {
 }
 
 int64_t n_sequences(const ForwardTensors &tensors) {
-  for (const TensorView *places : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
-    if (places && places->ndim() == 1 && places->size(0) > 0) return places->size(0) - 1;
+  for (const TensorView *offsets : {tensors.cu_seqlens_q(), tensors.cu_seqlens_k()}) {
+    if (offsets && offsets->ndim() == 1 && offsets->size(0) > 0) return offsets->size(0) - 1;
   }
   return tensors.q().size(kBatch);
 }
 
 ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers) {
   const int64_t rows_q = tensors.q().size(kSequence);
-  const bool bounded = tensors.is_ragged() && numbers.max_seqlen_q >= 0;
+  const bool bounded = tensors.is_varlen() && numbers.max_seqlen_q >= 0;
   return {.batch = static_cast<int>(n_sequences(tensors)),
           .n_heads = static_cast<int>(tensors.q().size(kHead)),
           .n_heads_kv = static_cast<int>(tensors.k().size(kHead)),
@@ -148,7 +148,7 @@ ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
   args.d_qk = static_cast<int>(tensors.q().size(kDim));
   args.d_v = static_cast<int>(tensors.v().size(kDim));
   args.score = score_of(tensors, numbers);
-  args.ragged = ragged_of(tensors);
+  args.varlen = varlen_of(tensors);
   args.mod_buffers = mod_buffers_of(tensors);
   args.key_ranges = key_ranges_of(tensors, numbers);
   args.dropout = dropout_of(tensors, numbers);

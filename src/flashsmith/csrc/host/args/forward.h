@@ -68,7 +68,7 @@ class ForwardTensors {
   const View *workspace() const { return given_[place("workspace")]; }
 
   // Whether sequences have lengths of their own.
-  bool is_ragged() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
+  bool is_varlen() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
@@ -86,7 +86,7 @@ struct ForwardProblem {
   int total_q;               // rows of all sequences, if they are packed; else 0
 
   // At most so many blocks of `rows` queries are needed, which sequences do not share.
-  int64_t most_Q_blocks(int rows) const {
+  int64_t max_Q_blocks(int rows) const {
     const int64_t of_longest = (static_cast<int64_t>(seq_len_q) + rows - 1) / rows * batch;
     return total_q == 0 ? of_longest : std::min<int64_t>(of_longest, total_q / rows + batch);
   }

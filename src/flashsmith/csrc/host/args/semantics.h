@@ -53,7 +53,7 @@ inline constexpr std::array kSemanticsArguments = {
 // clang-format on
 
 constexpr size_t kModTensors = place_of(kSemanticsArguments, "mod_tensors[0]");
-static_assert(kSemanticsArguments.size() == kModTensors + kMostModBuffers + 1,
+static_assert(kSemanticsArguments.size() == kModTensors + kMaxModBuffers + 1,
               "the workspace is the last");
 
 // The table of an operation: what is its own, then what all have.
@@ -62,7 +62,7 @@ constexpr auto with_semantics(const std::array<Argument, kOwn> &own) {
   std::array<Argument, kOwn + kSemanticsArguments.size()> all{};
   std::copy(own.begin(), own.end(), all.begin());
   std::copy(kSemanticsArguments.begin(), kSemanticsArguments.end(), all.begin() + kOwn);
-  static_assert(all.size() <= kMostTensors, "checks have room for all tensors");
+  static_assert(all.size() <= kMaxTensors, "checks have room for all tensors");
   return all;
 }
 
@@ -79,8 +79,8 @@ struct Numbers {
 };
 constexpr size_t kNumbers = 8;  // but for the scale
 
-// Of `Extras` (flashsmith/runtime/extras.py): its tensors, a list of those that functions read, and
-// its numbers.
-constexpr size_t kExtras = kModTensors + 1 + kNumbers;
+// Of `CallArgs` (flashsmith/runtime/call_args.py): its tensors, a list of those that functions
+// read, and its numbers.
+constexpr size_t kCallArgs = kModTensors + 1 + kNumbers;
 
 }  // namespace flashsmith

@@ -17,9 +17,9 @@ void check_both(const char *name, const char *other, const void *given, const vo
 void check_rotary(const char *name, const TensorView &t, const AppendTensors &tensors) {
   constexpr int64_t kPairChunk = 8;  // halves of rotary_dim are whole chunks
   const int64_t rows = cache_rows(tensors.k_cache(), tensors.block_table());
-  const int64_t most = tensors.k().size(kDim) / 2;
+  const int64_t maximum = tensors.k().size(kDim) / 2;
   if (t.ndim() == 2 && is_contiguous(t) && t.size(0) >= rows && t.size(0) > 0 &&
-      t.size(1) % kPairChunk == 0 && t.size(1) > 0 && t.size(1) <= most &&
+      t.size(1) % kPairChunk == 0 && t.size(1) > 0 && t.size(1) <= maximum &&
       t.size(1) == tensors.rotary_cos()->size(1) && t.size(0) == tensors.rotary_cos()->size(0)) {
     return;
   }
@@ -27,7 +27,7 @@ void check_rotary(const char *name, const TensorView &t, const AppendTensors &te
                             << "; it must be contiguous and of shape (rows, rotary_dim / 2), of at "
                                "least "
                             << rows << " rows and of multiples of " << kPairChunk << " up to "
-                            << most << ", like rotary_cos";
+                            << maximum << ", like rotary_cos";
 }
 
 }  // namespace

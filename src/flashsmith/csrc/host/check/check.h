@@ -50,9 +50,9 @@ void check_fp8_scale(const char *name, const tvm::ffi::TensorView *t, const char
 void check_heads(const tvm::ffi::TensorView &q, const tvm::ffi::TensorView &k);
 
 // An argument of rows has the sizes of those before it in the dimensions that they share; the one
-// that shares most is named. `ragged`: keys may be packed where queries are not, so that their
+// that shares most is named. `varlen`: keys may be packed where queries are not, so that their
 // batch sizes say nothing of each other.
-void check_shape(const Tensors &tensors, size_t index, bool ragged);
+void check_shape(const Tensors &tensors, size_t index, bool varlen);
 
 // Every size but the last is that of the arguments before it, or 1; the last is contiguous.
 void check_broadcast(const Tensors &tensors, const Argument &argument,

@@ -12,7 +12,7 @@ namespace {
 using tvm::ffi::TensorView;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostSplits = 1024;
+constexpr int64_t kMaxSplits = 1024;
 
 void check_lengths_of(const DecodeTensors &tensors) {
   const ForwardTensors forward = tensors.forward();
@@ -43,7 +43,7 @@ void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) 
   }
 }
 
-// Rounds of keys, work tiles and slots are counted as int.
+// KV steps, work tiles and slots are counted as int.
 void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
                   const DecodeNumbers &own) {
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
@@ -52,17 +52,17 @@ void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
     TVM_FFI_THROW(ValueError) << tensors.k_name() << " has shape " << shape_of(k)
                               << "; a request may have at most 2^30 rows";
   }
-  if (own.splits < 0 || own.splits > kMostSplits) {
-    TVM_FFI_THROW(ValueError) << "splits is " << own.splits << "; expected 0 to " << kMostSplits;
+  if (own.splits < 0 || own.splits > kMaxSplits) {
+    TVM_FFI_THROW(ValueError) << "splits is " << own.splits << "; expected 0 to " << kMaxSplits;
   }
   if (own.n_new < 0 || own.n_new > kMaxInt / 2) {
     TVM_FFI_THROW(ValueError) << "n_new is " << own.n_new << "; expected 0 to 2^30";
   }
   const ForwardProblem problem = problem_of(tensors);
   if (problem.is_empty()) return;
-  constexpr int kFewestKeysOfARound = 16;
-  const int64_t parts = std::max<int64_t>(problem.seq_len_k / kFewestKeysOfARound + 2, kMostSplits);
-  if (decode_tiles(problem, kernel.tiles.B_r) > kMaxInt / parts) {
+  constexpr int kMinStepKeys = 16;
+  const int64_t all_splits = std::max<int64_t>(problem.seq_len_k / kMinStepKeys + 2, kMaxSplits);
+  if (decode_tiles(problem, kernel.tiles.B_r) > kMaxInt / all_splits) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(tensors.q())
                               << ", which is too many rows for a cache of " << problem.seq_len_k
                               << " rows a request: split the call";
@@ -86,10 +86,10 @@ void check_scale(const DecodeKernel &kernel, const char *name, const TensorView 
                                  "n_heads_kv) = ("
                               << entries << ", " << rows << ", " << heads << ")";
   }
-  if (!kernel.token_scales) {
+  if (!kernel.per_token_scale) {
     TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
                               << ", a scale for each row, but the configuration is not for them; "
-                                 "pass one with token_scales";
+                                 "pass one with per_token_scale";
   }
 }
 

@@ -1,4 +1,4 @@
-// Checks of what is there once a sequence, a head or a call: lengths, places, slopes and states.
+// Checks of what is there once a sequence, a head or a call: lengths, offsets, slopes and states.
 #include <tvm/ffi/error.h>
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr int64_t kMostRows = int64_t{1} << 31;
+constexpr int64_t kMaxRows = int64_t{1} << 31;
 
 // One dimension of a size, contiguous.
 void check_vector(const char *name, const TensorView &t, int64_t size, const char *meaning) {
@@ -21,9 +21,9 @@ void check_vector(const char *name, const TensorView &t, int64_t size, const cha
 }
 
 // Sequences that are not packed have an entry of the batch each.
-void check_batch(const char *name, const TensorView &t, const TensorView *places,
+void check_batch(const char *name, const TensorView &t, const TensorView *offsets,
                  int64_t n_sequences) {
-  if (places || t.size(kBatch) == n_sequences) return;
+  if (offsets || t.size(kBatch) == n_sequences) return;
   TVM_FFI_THROW(ValueError) << name << " has batch size " << t.size(kBatch) << ", but there are "
                             << n_sequences << " sequences";
 }
@@ -58,7 +58,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
   const auto fits = [&](int dimension, int64_t size) {
     return ranges->size(dimension) == 1 || ranges->size(dimension) == size;
   };
-  if (rows > 0 && rows < kMostRows && ranges->ndim() == 4 && fits(0, batch) && fits(1, n_heads) &&
+  if (rows > 0 && rows < kMaxRows && ranges->ndim() == 4 && fits(0, batch) && fits(1, n_heads) &&
       ranges->size(2) == entries && ranges->size(3) == 2 && is_contiguous(*ranges)) {
     return;
   }
@@ -69,7 +69,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
 }
 
 void check_lengths(const ForwardTensors &tensors) {
-  if (!tensors.is_ragged()) return;
+  if (!tensors.is_varlen()) return;
   if (tensors.bias()) {
     TVM_FFI_THROW(ValueError) << "bias was passed with cu_seqlens or seqused; it is supported for "
                                  "sequences of equal lengths alone";

@@ -125,7 +125,7 @@ void check_writable(const Argument &argument, const TensorView &t) {
 }
 
 void check_apart(const Tensors &tensors) {
-  std::array<AddressRange, kMostTensors> ranges;
+  std::array<AddressRange, kMaxTensors> ranges;
   for (size_t i = 0; i < tensors.size(); i++) {
     if (!tensors.given[i]) continue;
     ranges[i] = range_of(*tensors.given[i]);

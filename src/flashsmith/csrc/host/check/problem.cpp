@@ -27,7 +27,7 @@ void check_n_tiles(const ForwardTensors &tensors, const Numbers &numbers, int B_
   const TensorView &q = tensors.q();
   const int64_t batch = n_sequences(tensors), n_heads = q.size(kHead);
   if (batch > kMaxInt || n_heads > kMaxInt ||
-      problem_of(tensors, numbers).most_Q_blocks(B_r) > kMaxInt / std::max<int64_t>(n_heads, 1)) {
+      problem_of(tensors, numbers).max_Q_blocks(B_r) > kMaxInt / std::max<int64_t>(n_heads, 1)) {
     TVM_FFI_THROW(ValueError) << "q has shape " << shape_of(q) << ", which is more than 2^31 - 1 "
                               << "blocks of " << B_r << " rows: split the call";
   }
@@ -116,11 +116,11 @@ ForwardProblem check_problem(const Kernel &kernel, const Tensors &tensors,
     check_device(tensors, argument, t);
   });
   check_semantics(kernel, forward);
-  check_part(kernel, "cu_seqlens or seqused", kernel.variant.ragged, forward.is_ragged());
+  check_part(kernel, "cu_seqlens or seqused", kernel.variant.varlen, forward.is_varlen());
   check_part(kernel, "block_table", kernel.variant.paged, forward.block_table() != nullptr);
   check_table(forward);
   for (size_t i = 1; i < tensors.size(); i++) {
-    if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_ragged());
+    if (has_rows(tensors.table[i])) check_shape(tensors, i, forward.is_varlen());
   }
   check_d_head(kernel, forward.q(), forward.v());
   tensors.for_each([](const Argument &argument, const TensorView &t) {

@@ -27,13 +27,13 @@ int64_t size_of(const Tensors &tensors, Dim dim) {
   return 0;
 }
 
-// The sizes that two arguments of rows share. `ragged`: keys may be packed where queries are not,
+// The sizes that two arguments of rows share. `varlen`: keys may be packed where queries are not,
 // so that batch sizes say nothing.
-std::vector<int> shared_dims(const Argument &a, const Argument &b, bool ragged) {
+std::vector<int> shared_dims(const Argument &a, const Argument &b, bool varlen) {
   std::vector<int> shared;
   for (int d = 0; d < a.rank(); d++) {
     if (a.dims[d] != b.dims[d]) continue;
-    if (ragged && d == kBatch && a.dims[kSequence] != b.dims[kSequence]) continue;
+    if (varlen && d == kBatch && a.dims[kSequence] != b.dims[kSequence]) continue;
     shared.push_back(d);
   }
   return shared;
@@ -94,24 +94,24 @@ void check_device(const Tensors &tensors, const Argument &argument, const Tensor
   }
 }
 
-void check_shape(const Tensors &tensors, size_t index, bool ragged) {
+void check_shape(const Tensors &tensors, size_t index, bool varlen) {
   const Argument &own = tensors.table[index];
   const TensorView &t = *tensors.given[index];
   size_t differing = index;
-  std::vector<int> most_shared;
+  std::vector<int> max_shared;
   for (size_t before = 0; before < index; before++) {
     const TensorView &like = *tensors.given[before];
-    std::vector<int> shared = shared_dims(own, tensors.table[before], ragged);
+    std::vector<int> shared = shared_dims(own, tensors.table[before], varlen);
     const bool same = std::ranges::all_of(shared, [&](int d) { return t.size(d) == like.size(d); });
-    if (same || shared.size() <= most_shared.size()) continue;
+    if (same || shared.size() <= max_shared.size()) continue;
     differing = before;
-    most_shared = std::move(shared);
+    max_shared = std::move(shared);
   }
   if (differing == index) return;
   TVM_FFI_THROW(ValueError) << own.name << " has shape " << shape_of(t) << ", but "
                             << tensors.table[differing].name << " has "
                             << shape_of(*tensors.given[differing]) << "; they need the same "
-                            << names_of(own, most_shared);
+                            << names_of(own, max_shared);
 }
 
 void check_broadcast(const Tensors &tensors, const Argument &argument, const TensorView &t) {

@@ -11,9 +11,9 @@ namespace {
 using Named = NamedKernel<FlashDecodeKernelConfig, FlashDecodeKernels>;
 
 DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
-  return {.round_keys = cfg.B_c * n_teams(cfg),
+  return {.step_keys = cfg.B_c * n_teams(cfg),
           .blocks_per_SM = cfg.blocks_per_SM,
-          .fewest_rounds = 2 * row_warps(cfg),
+          .min_steps = 2 * row_warps(cfg),
           .arrivals = 1};
 }
 
@@ -21,10 +21,10 @@ class Sm80Decode final : public DecodeKernel {
   const FlashDecodeKernelConfig config_;
 
   // The last split's threads wait for memory each time that they have added up what was on its way.
-  bool merges_apart(const ForwardProblem &problem, int64_t splits) const override {
-    constexpr int64_t kMostWaits = 3;
+  bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const override {
+    constexpr int64_t kMaxWaits = 3;
     const int64_t at_once = int64_t{threads_per_block(config_)} * splits_at_once(config_);
-    return splits * n_chunks(problem) > kMostWaits * at_once;
+    return splits * n_chunks(problem) > kMaxWaits * at_once;
   }
 
  public:

@@ -33,8 +33,8 @@ class Sm80Forward final : public ForwardKernel {
 
   Grid grid(const ForwardProblem &problem) const {
     const auto n_heads = static_cast<unsigned>(problem.n_heads);
-    if (variant.ragged) {
-      return {static_cast<unsigned>(problem.most_Q_blocks(config_.B_r)), n_heads, 1};
+    if (variant.varlen) {
+      return {static_cast<unsigned>(problem.max_Q_blocks(config_.B_r)), n_heads, 1};
     }
     return {static_cast<unsigned>(n_Q_blocks(problem)), n_heads,
             static_cast<unsigned>(problem.batch)};
@@ -47,8 +47,8 @@ class Sm80Forward final : public ForwardKernel {
         function_(kernel.function),
         schedule_(kernel.schedule) {}
 
-  Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
-    if (!variant.ragged) check_grid("sequences", problem.batch);
+  Plan plan(const ForwardProblem &problem, int num_sms) const override {
+    if (!variant.varlen) check_grid("sequences", problem.batch);
     check_grid("heads", problem.n_heads);
     const Launch main{.kernel = "flash_forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
@@ -58,11 +58,11 @@ class Sm80Forward final : public ForwardKernel {
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
     const int64_t n_tiles = static_cast<int64_t>(main.grid.x) * main.grid.y;
-    if (!variant.ragged || !lists_tiles(n_tiles, problem.batch, multiprocessors)) {
+    if (!variant.varlen || !lists_tiles(n_tiles, problem.batch, num_sms)) {
       return {.launches = {main}};
     }
     return {.launches = {schedule_launch<ForwardKernelArgs>(schedule_, problem.batch), main},
-            .workspace_bytes = kQueueBytes + tile_table_bytes(problem.most_Q_blocks(config_.B_r))};
+            .workspace_bytes = kQueueBytes + tile_table_bytes(problem.max_Q_blocks(config_.B_r))};
   }
 
   KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
@@ -76,7 +76,7 @@ class Sm80Forward final : public ForwardKernel {
     args.V_strides = strides_of(tensors.v());
     args.problem = problem_args(variant, tensors, problem, numbers);
     args.problem.n_Q_blocks =
-        variant.ragged ? static_cast<int>(problem.most_Q_blocks(config_.B_r)) : n_Q_blocks(problem);
+        variant.varlen ? static_cast<int>(problem.max_Q_blocks(config_.B_r)) : n_Q_blocks(problem);
     return KernelArguments(args);
   }
 };

@@ -47,18 +47,17 @@ class Sm90Backward final : public BackwardKernel {
   }
 
   // Of k. Blocks of a head that have turns wait for each other the less the more heads there are.
-  int heads_per_group(const ForwardProblem &problem, int multiprocessors) const {
-    constexpr int kLeastWithTurns = 8;
+  int heads_per_group(const ForwardProblem &problem, int num_sms) const {
+    constexpr int kMinWithTurns = 8;
     if (!variant.causal && !config_.dQ_in_order) return 1;
-    return heads_that_fill(multiprocessors, blocks_per_head(problem), heads_of_k(problem),
-                           config_.dQ_in_order ? kLeastWithTurns : 1);
+    return heads_that_fill(num_sms, blocks_per_head(problem), heads_of_k(problem),
+                           config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
   // Of blocks of keys.
-  Launch main(const ForwardProblem &problem, int multiprocessors) const {
+  Launch main(const ForwardProblem &problem, int num_sms) const {
     const int64_t n_tiles = static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem);
-    const int64_t n_blocks =
-        config_.persistent ? std::min<int64_t>(n_tiles, multiprocessors) : n_tiles;
+    const int64_t n_blocks = config_.persistent ? std::min<int64_t>(n_tiles, num_sms) : n_tiles;
     return {.kernel = "backward_kernel",
             .function = reinterpret_cast<const void *>(kernels_.main),
             .call = call<Sm90BackwardKernelArgs>,
@@ -73,17 +72,17 @@ class Sm90Backward final : public BackwardKernel {
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
-    check_gradient_layout(tensors, variant.ragged);
+    check_gradient_layout(tensors, variant.varlen);
   }
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
-            int multiprocessors) const override {
+            int num_sms) const override {
     check_gradient_grid(problem);
     Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
     if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
     add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
-      plan.launches.push_back(main(problem, multiprocessors));
+      plan.launches.push_back(main(problem, num_sms));
     }
     if (kernels_.conversion) {
       add_conversion<Sm90BackwardKernelArgs>(plan, kernels_.conversion, problem);
@@ -99,8 +98,7 @@ class Sm90Backward final : public BackwardKernel {
       args.gradient.queue = queue(tensors);
       args.gradient.summed = queue(tensors) + 1;
     }
-    args.heads_per_group =
-        heads_per_group(problem, multiprocessors_of(tensors.forward().q().device()));
+    args.heads_per_group = heads_per_group(problem, num_sms_of(tensors.forward().q().device()));
     return KernelArguments(args);
   }
 };

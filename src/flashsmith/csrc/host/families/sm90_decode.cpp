@@ -17,17 +17,16 @@ using tvm::ffi::TensorView;
 using Named = NamedKernel<Sm90DecodeKernelConfig, Sm90DecodeKernels>;
 
 DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
-  return {
-      .round_keys = cfg.B_c, .blocks_per_SM = 1, .fewest_rounds = 1, .arrivals = cfg.n_warpgroups};
+  return {.step_keys = cfg.B_c, .blocks_per_SM = 1, .min_steps = 1, .arrivals = cfg.n_warpgroups};
 }
 
 class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
 
   // A warpgroup adds up splits one after the other.
-  bool merges_apart(const ForwardProblem &, int64_t splits) const override {
-    constexpr int64_t kMostByTheLast = 4;
-    return splits > kMostByTheLast;
+  bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
+    constexpr int64_t kMaxByTheLast = 4;
+    return splits > kMaxByTheLast;
   }
 
   // A box has the most rows that lie in one page wherever a block of keys begins.

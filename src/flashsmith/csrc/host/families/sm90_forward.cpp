@@ -23,12 +23,12 @@ class Sm90Forward final : public ForwardKernel {
 
   // Of the table of tiles, at most.
   int64_t n_entries(const ForwardProblem &problem) const {
-    return problem.most_Q_blocks(config_.B_r * config_.cluster_size);
+    return problem.max_Q_blocks(config_.B_r * config_.cluster_size);
   }
 
   int n_tiles(const ForwardProblem &problem) const {
     const int64_t n_blocks =
-        variant.ragged ? n_entries(problem) * config_.cluster_size
+        variant.varlen ? n_entries(problem) * config_.cluster_size
                        : Q_blocks(config_, problem.seq_len_q) * static_cast<int64_t>(problem.batch);
     return static_cast<int>(n_blocks * problem.n_heads);
   }
@@ -47,7 +47,7 @@ class Sm90Forward final : public ForwardKernel {
   ptx::TensorMap map(const TensorView &t, Element element, const BoxedRows &rows,
                      int box_rows) const {
     const Box box{rows.columns, box_rows, rows.swizzle};
-    return make_tensor_map(t, type_of(element), box, variant.ragged);
+    return make_tensor_map(t, type_of(element), box, variant.varlen);
   }
 
  public:
@@ -67,7 +67,7 @@ class Sm90Forward final : public ForwardKernel {
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
       if (has_rows(argument)) check_map_strides(argument, t);
     });
-    if (!variant.ragged) return;
+    if (!variant.varlen) return;
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
       if (has_rows(argument)) check_map_batch_stride(argument, t);
     });
@@ -79,10 +79,10 @@ class Sm90Forward final : public ForwardKernel {
     });
   }
 
-  Plan plan(const ForwardProblem &problem, int multiprocessors) const override {
+  Plan plan(const ForwardProblem &problem, int num_sms) const override {
     const int tiles = n_tiles(problem);
-    const bool finds = variant.ragged && !lists_tiles(tiles, problem.batch, multiprocessors);
-    const int blocks = finds ? tiles : grid_blocks(config_, tiles, multiprocessors);
+    const bool finds = variant.varlen && !lists_tiles(tiles, problem.batch, num_sms);
+    const int blocks = finds ? tiles : grid_blocks(config_, tiles, num_sms);
     const Launch main{.kernel = "forward_kernel",
                       .function = reinterpret_cast<const void *>(function_),
                       .call = call<Sm90ForwardKernelArgs>,
@@ -91,7 +91,7 @@ class Sm90Forward final : public ForwardKernel {
                       .threads = static_cast<unsigned>(threads_per_block(config_)),
                       .shared_memory_bytes = shared_memory_bytes(config_)};
     if (finds) return {.launches = {main}};
-    if (variant.ragged) {
+    if (variant.varlen) {
       return {.launches = {schedule_launch<Sm90ForwardKernelArgs>(schedule_, problem.batch), main},
               .workspace_bytes = kQueueBytes + tile_table_bytes(n_entries(problem))};
     }
@@ -115,7 +115,7 @@ class Sm90Forward final : public ForwardKernel {
     args.V_scale = scale_of(tensors.v_scale());
     args.problem = problem_args(variant, tensors, problem, numbers);
     args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q);
-    if (variant.ragged) {
+    if (variant.varlen) {
       args.problem.n_Q_blocks = static_cast<int>(n_entries(problem));
       args.Q_batch_rows = map_batch_rows(tensors.q());
       args.K_batch_rows = map_batch_rows(tensors.k());

@@ -12,11 +12,11 @@
 namespace flashsmith {
 
 // Throws ValueError for a tensor that copies cannot step through.
-inline void check_gradient_layout(const BackwardTensors &tensors, bool ragged) {
-  tensors.all().for_each([ragged](const Argument &argument, const tvm::ffi::TensorView &t) {
+inline void check_gradient_layout(const BackwardTensors &tensors, bool varlen) {
+  tensors.all().for_each([varlen](const Argument &argument, const tvm::ffi::TensorView &t) {
     if (!has_rows(argument) || argument.use != Use::read) return;
     check_map_strides(argument, t);
-    if (ragged) check_map_batch_stride(argument, t);
+    if (varlen) check_map_batch_stride(argument, t);
   });
 }
 
@@ -24,11 +24,10 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool ragged) {
 // such that their tiles fill the GPU, and groups are alike. With fewer, the longest tiles of the
 // last group start too late to end with the others; with more, less of what they read and add up is
 // in L2.
-inline int heads_that_fill(int multiprocessors, int tiles_per_head, int n_heads, int least = 1) {
+inline int heads_that_fill(int num_sms, int tiles_per_head, int n_heads, int minimum = 1) {
   constexpr double kFull = 0.95;
-  const int enough =
-      static_cast<int>(std::ceil(kFull * multiprocessors / std::max(tiles_per_head, 1)));
-  int heads = std::min(std::max(enough, least), n_heads);
+  const int enough = static_cast<int>(std::ceil(kFull * num_sms / std::max(tiles_per_head, 1)));
+  int heads = std::min(std::max(enough, minimum), n_heads);
   while (heads < n_heads && n_heads % heads) heads++;
   return heads;
 }
@@ -42,7 +41,7 @@ Sm90BackwardKernelArgs sm90_gradient_arguments(const Config &config, const Varia
   const ForwardTensors forward = tensors.forward();
   const auto map = [&](const tvm::ffi::TensorView &t, int rows) {
     const Box box{map_columns(config), rows, map_swizzle(config)};
-    return make_tensor_map(t, config.dtype, box, variant.ragged);
+    return make_tensor_map(t, config.dtype, box, variant.varlen);
   };
   Sm90BackwardKernelArgs args{};
   args.Q_map = map(forward.q(), kStatisticsRows);
@@ -51,7 +50,7 @@ Sm90BackwardKernelArgs sm90_gradient_arguments(const Config &config, const Varia
   args.V_map = map(forward.v(), key_rows);
   args.problem = problem_args(variant, forward, problem, numbers);
   args.gradient = gradient_args(tensors, numbers, d_sums);
-  if (variant.ragged) {
+  if (variant.varlen) {
     args.Q_batch_rows = map_batch_rows(forward.q());
     args.dO_batch_rows = map_batch_rows(tensors.dO());
     args.K_batch_rows = map_batch_rows(forward.k());

@@ -45,7 +45,7 @@ class Sm90SplitBackward final : public BackwardKernel {
       : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
-    check_gradient_layout(tensors, variant.ragged);
+    check_gradient_layout(tensors, variant.varlen);
   }
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem, int) const override {
@@ -69,10 +69,10 @@ class Sm90SplitBackward final : public BackwardKernel {
                             const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args =
         sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0);
-    const int multiprocessors = multiprocessors_of(tensors.forward().q().device());
+    const int num_sms = num_sms_of(tensors.forward().q().device());
     const auto group = [&](int tiles, int heads) {
       if (!variant.causal) return 1;
-      return heads_that_fill(multiprocessors, tiles, heads * problem.batch);
+      return heads_that_fill(num_sms, tiles, heads * problem.batch);
     };
     args.heads_per_group = group(key_tiles(problem), problem.n_heads_kv);
     args.query_heads_per_group = group(query_tiles(problem), problem.n_heads);

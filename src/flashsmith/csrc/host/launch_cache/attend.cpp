@@ -67,7 +67,7 @@ std::optional<AttentionCall> call_of(PackedArgs arguments) {
 // Makes the call by what `bind` of a forward kernel gave (host/operations/forward.cpp).
 bool launch_forward(const Launcher &launcher, const AttentionCall &call, const Memory &memory) {
   constexpr size_t kOwn = kForwardOwn.size() + 3;  // stream, workspace and scale
-  std::array<AnyView, kOwn + kExtras> told;
+  std::array<AnyView, kOwn + kCallArgs> told;
   const Spec &spec = call.spec;
   AnyView *next = told.data();
   *next++ = memory.stream;
@@ -86,7 +86,7 @@ bool launch_forward(const Launcher &launcher, const AttentionCall &call, const M
 // Makes the call by what `bind` of a decode kernel gave (host/operations/decode.cpp).
 bool launch_split_kv(const Launcher &launcher, const AttentionCall &call, const Memory &memory) {
   constexpr size_t kOwn = kDecodeOwn.size() + 3;  // stream, workspace and scale
-  std::array<AnyView, kOwn + kExtras> told;
+  std::array<AnyView, kOwn + kCallArgs> told;
   AnyView *next = told.data();
   *next++ = memory.stream;
   for (const int i : {kQ, kK, kV, kO, kLse}) *next++ = call.arguments[i];

@@ -66,7 +66,7 @@ int64_t backward(const KnownLaunchers &known, PackedArgs arguments) {
   const std::shared_ptr<Launcher> launcher = known.find(call->key);
   if (!launcher) return kUnknown;
   // What `bind` of a backward kernel gave takes (host/operations/backward.cpp).
-  std::array<AnyView, 1 + kTensors + 2 + kExtras> told;
+  std::array<AnyView, 1 + kTensors + 2 + kCallArgs> told;
   AnyView *next = told.data();
   *next++ = arguments[kAreNew];  // dq, dk and dv
   for (int i = 0; i < kTensors; i++) *next++ = arguments[kQ + i];

@@ -154,7 +154,7 @@ AnyView *put_append(const CacheCall &call, AnyView *to) {
 bool launch(const Launcher &launcher, const CacheCall &call, const Memory &memory) {
   constexpr size_t kOfAppend = 2 + kAppendOwn.size() + 2;  // with two numbers before the tensors
   constexpr size_t kOwn = kDecodeOwn.size() + 3;           // stream, workspace and scale
-  std::array<AnyView, kOfAppend + kOwn + kExtras> told;
+  std::array<AnyView, kOfAppend + kOwn + kCallArgs> told;
   const PackedArgs &given = call.arguments;
   AnyView *next = told.data();
   *next++ = memory.stream;

@@ -89,7 +89,7 @@ bool has_what_is_converted(const Spec &spec, int64_t n_k) {
   return !bias || bias->ndim() != kMaxRank || (bias->size(kMaxRank - 1) == 1 && n_k != 1);
 }
 
-uint32_t features_of(const Spec &spec, const Numbers &numbers, bool is_ragged, bool is_cache) {
+uint32_t features_of(const Spec &spec, const Numbers &numbers, bool is_varlen, bool is_cache) {
   const bool features[] = {numbers.window_left >= 0,
                            numbers.window_right >= 0,
                            numbers.softcap > 0,
@@ -97,7 +97,7 @@ uint32_t features_of(const Spec &spec, const Numbers &numbers, bool is_ragged, b
                            spec.has(Field::bias),
                            spec.has(Field::sinks),
                            spec.has(Field::rng_state),
-                           is_ragged,
+                           is_varlen,
                            is_cache,
                            spec.has(Field::block_table)};
   uint32_t bits = 0;
@@ -183,14 +183,14 @@ std::optional<ResolvedSpec> ResolvedSpec::of(const Spec &spec, const TensorView 
     return std::nullopt;
   }
   const bool used_q = spec.has(Field::seqused_q);
-  const bool is_ragged =
+  const bool is_varlen =
       is_packed || spec.has(Field::cu_seqlens_k) || used_q || spec.has(Field::seqused_k);
-  if (is_ragged) numbers.max_seqlen_q = resolved.n_q;
+  if (is_varlen) numbers.max_seqlen_q = resolved.n_q;
   const bool has_scales =
       spec.has(Field::q_scale) || spec.has(Field::k_scale) || spec.has(Field::v_scale);
   const bool is_cache = resolved.n_q == rows_q && !is_packed && !spec.has(Field::cu_seqlens_k) &&
                         !used_q && !spec.has(Field::block_table) && !*top_left && !has_scales;
-  resolved.features = features_of(spec, numbers, is_ragged, is_cache);
+  resolved.features = features_of(spec, numbers, is_varlen, is_cache);
   return resolved;
 }
 

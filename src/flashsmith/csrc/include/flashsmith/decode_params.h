@@ -10,12 +10,12 @@
 namespace flashsmith {
 
 // Numbers that a row of sums has beside its elements: a reference, and a sum of exponentials.
-constexpr int kRowTotals = 2;
+constexpr int kStatsPerRow = 2;
 
-// Of the kernel that merges: words that it is told of a work tile, threads of a block, of which
+// Of the kernel that combines: words that it is told of a work tile, threads of a block, of which
 // each has so many elements of a row at a time, and what it has in shared memory: their sums.
-constexpr int kSplitWords = 11, kMergeThreads = 512, kSumChunk = 8;
-constexpr int kThreadSumBytes = (kSumChunk + kRowTotals + 2) * sizeof(float);
+constexpr int kSplitWords = 11, kCombineThreads = 512, kPartialChunk = 8;
+constexpr int kThreadPartialBytes = (kPartialChunk + kStatsPerRow + 2) * sizeof(float);
 
 // Of the kernel that puts rows into a cache: a thread moves a chunk of so many 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
@@ -36,19 +36,19 @@ struct CacheArgs {
 // How the keys of a work tile are split among thread blocks.
 struct SplitArgs {
   int splits;  // as many for each, whatever the others are; 0: all blocks have as much to do
-  // Else: how many keep all multiprocessors busy if all requests have all rows; of so many parts of
+  // Else: how many keep all SMs busy if all requests have all rows; of so many splits of
   // all work tiles those that one has at most; and its blocks. `is_even`: lengths need not be
   // asked.
-  int even_splits, parts_of_SM, blocks_of_SM;
+  int even_splits, splits_of_SM, blocks_of_SM;
   bool is_even;
-  // What splits hand on: sums of rows in fp32, in slots of B_r * d_head, and kRowTotals of each
+  // What splits store: sums of rows in fp32, in slots of B_r * d_head, and kStatsPerRow of each
   // row.
-  float *partial_O, *partial_totals;
-  // Where the last split merges: how many splits of each work tile have handed on, which stays
+  float *partial_O, *partial_stats;
+  // Where the last split combines: how many splits of each work tile have arrived, which stays
   // zero. Where a kernel of its own does: which work tiles are split, and how many of its threads
   // share the splits of a chunk of a row.
   uint32_t *arrivals, *split_tiles;
-  int merge_groups;
+  int combine_groups;
 };
 
 // The part of a call that masks and scores are told of, with the cache. `group`: heads of Q to one

@@ -19,7 +19,7 @@ struct Variant {
   bool alibi = false;    // and lose slope * distance
   bool bias = false;     // a tensor is added to them
   bool sinks = false;    // each head has one more logit, whose value is zero
-  bool ragged = false;   // the entries of the batch have lengths of their own, on the device
+  bool varlen = false;   // the entries of the batch have lengths of their own, on the device
   bool padded = false;   // rows of the tensors are shorter than the configuration's d_head
   int64_t score = 0;     // the hash of the user's functions; 0: none
   bool dropout = false;  // some weights are dropped, at random
@@ -54,8 +54,8 @@ struct ScoreArgs {
 
 // Where sequences of their own lengths begin and end; each may be null. With cu_seqlens all rows of
 // a tensor are one after the other, in entry 0 of its batch.
-struct RaggedArgs {
-  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // batch + 1 places
+struct VarlenArgs {
+  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // batch + 1 offsets
   const int32_t *__restrict__ seqused_q, *__restrict__ seqused_k;        // batch lengths
   int rows_q, rows_k;  // of one entry of the tensors' batch
 };
@@ -67,13 +67,13 @@ struct Fp8Scale {
   int64_t batch_stride, head_stride;
 };
 
-constexpr int kMostModBuffers = 8, kMostModDimensions = 4;
+constexpr int kMaxModBuffers = 8, kMaxModDimensions = 4;
 
 // The tensors that a user's score_mod and mask_mod read. Sizes and strides are in elements.
 struct ModBuffers {
-  const void *buffer[kMostModBuffers];
-  int size[kMostModBuffers][kMostModDimensions];
-  int stride[kMostModBuffers][kMostModDimensions];
+  const void *buffer[kMaxModBuffers];
+  int size[kMaxModBuffers][kMaxModDimensions];
+  int stride[kMaxModBuffers][kMaxModDimensions];
 };
 
 // Which keys the user's mask may show to queries: from and before which key, for every so many rows
@@ -106,7 +106,7 @@ struct ProblemArgs {
   Band band;
   int d_qk, d_v;  // elements of a row of Q and K, and of V and O
   ScoreArgs score;
-  RaggedArgs ragged;
+  VarlenArgs varlen;
   uint32_t *tiles;  // of sequences with lengths of their own: a table in the workspace
   ModBuffers mod_buffers;
   KeyRanges key_ranges;

@@ -10,8 +10,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import BackwardKernelConfig, DType
-from flashsmith.configs.sm80.backward_space import rule as sm80_rule
-from flashsmith.configs.sm80.sums_backward_space import rule as sums_rule
+from flashsmith.configs.sm80.backward_space import heuristic as sm80_heuristic
+from flashsmith.configs.sm80.sums_backward_space import heuristic as sums_heuristic
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
@@ -57,9 +57,9 @@ def _of_config(config: BackwardKernelConfig, given: Inputs) -> Run:
     return run
 
 
-def _by_rule(rule: Callable[[DType, int], BackwardKernelConfig], given: Inputs) -> Run:
+def _by_heuristic(heuristic: Callable[[DType, int], BackwardKernelConfig], given: Inputs) -> Run:
     problem = given.case.workload.problem
-    return _of_config(rule(problem.dtype, problem.d_head), given)
+    return _of_config(heuristic(problem.dtype, problem.d_head), given)
 
 
 def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
@@ -86,8 +86,8 @@ def _fa2(given: Inputs, step: bool) -> Run | None:
     """torch's operators where sequences are packed, else through autograd."""
     if not given.packing:
         return None if step else _by_autograd("fa2", given)
-    aten, places, n = torch.ops.aten, given.places, given.packing["max_seqlen_q"]
-    lengths, causal = (places, places, n, n, 0.0), given.semantics["causal"]
+    aten, offsets, n = torch.ops.aten, given.offsets, given.packing["max_seqlen_q"]
+    lengths, causal = (offsets, offsets, n, n, 0.0), given.semantics["causal"]
 
     def forward() -> Any:
         return aten._flash_attention_forward(*given.qkv, *lengths, causal, False)[:4]
@@ -127,8 +127,8 @@ BACKWARD_BENCH = OperationBench(
     ours={
         OURS: partial(_ours, deterministic=False),
         SAME: partial(_ours, deterministic=True),
-        SM80: partial(_by_rule, sm80_rule),
-        SUMS: partial(_by_rule, sums_rule),
+        SM80: partial(_by_heuristic, sm80_heuristic),
+        SUMS: partial(_by_heuristic, sums_heuristic),
     },
     kernels=BackwardKernelConfig.operation,
     of_config=_of_config,

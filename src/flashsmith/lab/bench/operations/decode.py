@@ -27,7 +27,7 @@ def _by_attention(given: DecodeInputs) -> Run | None:
     return partial(flashsmith.attention, given.q, cache.k, cache.v)
 
 
-def _scales_of_tokens(given: DecodeInputs) -> Run | None:
+def _per_token_scales(given: DecodeInputs) -> Run | None:
     """Each row of a cache of 8 bits has a scale of its own."""
     k = given.cache.k
     if k.dtype != FP8:
@@ -50,7 +50,7 @@ DECODE_BENCH = OperationBench(
         f"{OURS} splits 1": partial(_ours, splits=1),
         f"{OURS} splits 8": partial(_ours, splits=8),
         f"{OURS} attention": _by_attention,
-        f"{OURS} scales of tokens": _scales_of_tokens,
+        f"{OURS} per-token scales": _per_token_scales,
     },
     kernels=DecodeKernelConfig.operation,
     of_config=_of_config,

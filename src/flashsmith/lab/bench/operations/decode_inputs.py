@@ -14,19 +14,20 @@ from flashsmith.lab.bench.operations.inputs import TOLERANCE
 from flashsmith.reference import reference_attention
 
 FP8 = torch.float8_e4m3fn
-_RAGGED, _SMALL, _PAGES = "ragged", "fp8", "pages of "  # in the names of caches
+_VARLEN, _SMALL, _PAGES = "varlen", "fp8", "pages of "  # in the names of caches
+_FORMERLY = "ragged"  # the word for varlen in results until 0.2.0
 _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 
 
 def cache_names(context: int, batch: int) -> Iterator[str]:
-    """The ways that a cache of so many keys may lie. Ragged: with lengths from 1 to all, at
+    """The ways that a cache of so many keys may lie. Varlen: with lengths from 1 to all, at
     random."""
     yield "entries"
     for page_size in _PAGE_SIZES:
         if context % page_size == 0:
             yield f"{_PAGES}{page_size}"
     if batch > 1:
-        yield f"{_RAGGED} {_PAGES}{_PAGE_SIZES[0]}"
+        yield f"{_VARLEN} {_PAGES}{_PAGE_SIZES[0]}"
     yield _SMALL
     yield f"{_SMALL} {_PAGES}{_FP8_PAGE_SIZE}"
 
@@ -77,7 +78,7 @@ class DecodeInputs(Given):
         small_k, small_v = k.to(FP8), v.to(FP8)
         k, v = small_k.to(dtype), small_v.to(dtype)  # so that 8 bits hold all of them
         lengths = torch.full((problem.batch,), problem.seq_len_k, dtype=torch.int32, device=device)
-        if _RAGGED in name:
+        if _VARLEN in name or _FORMERLY in name:
             lengths = torch.randint_like(lengths, 1, problem.seq_len_k + 1)
         self.q = q
         self.cache = Cache(small_k, small_v, lengths) if _SMALL in name else Cache(k, v, lengths)

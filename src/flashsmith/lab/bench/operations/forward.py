@@ -10,7 +10,7 @@ import torch
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.configs.sm80.family import SM80_FORWARD
-from flashsmith.gpus import count_multiprocessors
+from flashsmith.gpus import count_sms
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
@@ -25,10 +25,10 @@ def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
 
 
 def _sm80(given: Inputs) -> Run:
-    """Returns what that family takes by rule."""
+    """Returns what that family takes by heuristic."""
     gpu = torch.cuda.get_device_name() if given.q.is_cuda else None
-    multiprocessors = count_multiprocessors(gpu) if gpu else None
-    config: Any = SM80_FORWARD.choose(given.case.workload, multiprocessors)
+    num_sms = count_sms(gpu) if gpu else None
+    config: Any = SM80_FORWARD.choose(given.case.workload, num_sms)
     return _ours(given, config)
 
 
@@ -64,8 +64,8 @@ def _fa2(given: Inputs) -> Run | None:
     if not given.packing or given.case.window or given.case.score != "plain":
         return _dense("fa2", given)
     forward: Any = torch.ops.aten._flash_attention_forward
-    places, n, causal = given.places, given.packing["max_seqlen_q"], given.semantics["causal"]
-    return lambda: forward(*given.qkv, places, places, n, n, 0.0, causal, False)[0]
+    offsets, n, causal = given.offsets, given.packing["max_seqlen_q"], given.semantics["causal"]
+    return lambda: forward(*given.qkv, offsets, offsets, n, n, 0.0, causal, False)[0]
 
 
 def _flex(given: Inputs) -> Run | None:

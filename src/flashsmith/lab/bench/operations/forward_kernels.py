@@ -26,8 +26,8 @@ Run = Callable[[], torch.Tensor]
 class Checker(Given):
     """Runs candidates of one workload on the same input, and compares each with the reference.
 
-    Every head of every sample is compared: a kernel may be wrong in one of them alone, at the seam
-    of two tiles, say. The reference costs as much memory as the scores of one head.
+    Every head of every sample is compared: a kernel may be wrong in one of them alone, at the
+    boundary of two tiles, say. The reference costs as much memory as the scores of one head.
     """
 
     _kernel: Kernel | None = None  # that was prepared last

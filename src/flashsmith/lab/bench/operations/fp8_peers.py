@@ -15,7 +15,7 @@ from flashsmith.lab.bench.operations.base import OperationPeer, Run
 from flashsmith.lab.bench.operations.fp8_inputs import Fp8Inputs
 from flashsmith.lab.bench.peers import PEERS
 
-_MOST = torch.finfo(torch.float8_e4m3fn).max
+_MAX = torch.finfo(torch.float8_e4m3fn).max
 _WEIGHT_SCALE = 256.0  # what cuDNN's weights, which are up to 1, are multiplied with
 
 
@@ -99,8 +99,8 @@ def _cudnn(given: Fp8Inputs) -> Run:
         return o
 
     run()
-    numbers["scale_o"].copy_(_MOST / amax["amax_o"])
-    o_scale = float(amax["amax_o"]) / _MOST
+    numbers["scale_o"].copy_(_MAX / amax["amax_o"])
+    o_scale = float(amax["amax_o"]) / _MAX
     return lambda: (run(), o_scale)
 
 

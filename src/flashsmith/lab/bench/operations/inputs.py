@@ -47,10 +47,10 @@ class Inputs(Given):
         self.semantics |= score_arguments(case.score, problem, device)
         if case.window:
             self.semantics["window_size"] = (case.window - 1, 0)
-        self.places = torch.tensor([0, *case.lengths], device=device).cumsum(0).int()
+        self.offsets = torch.tensor([0, *case.lengths], device=device).cumsum(0).int()
         self.packing: dict[str, Any] = {}
         if case.lengths:
-            self.packing = {f"cu_seqlens_{of}": self.places for of in "qk"}
+            self.packing = {f"cu_seqlens_{of}": self.offsets for of in "qk"}
             self.packing |= {f"max_seqlen_{of}": max(case.lengths) for of in "qk"}
         self.flop = products * flop_of(case)
 
@@ -112,8 +112,8 @@ class _Part:
 
 def _parts(given: Inputs) -> Iterator[_Part]:
     """Of the first heads and the last: all packed sequences, else the first one and the last."""
-    places = {name: t for name, t in given.packing.items() if name.startswith("cu_")}
-    sequences = list(Packing(**places).sequences(given.q, given.k, Semantics(**given.semantics)))
+    offsets = {name: t for name, t in given.packing.items() if name.startswith("cu_")}
+    sequences = list(Packing(**offsets).sequences(given.q, given.k, Semantics(**given.semantics)))
     if not given.packing:
         sequences = list({id(each): each for each in (sequences[0], sequences[-1])}.values())
     heads_kv = given.k.shape[-2]

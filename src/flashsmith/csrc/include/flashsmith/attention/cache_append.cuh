@@ -61,9 +61,9 @@ class CacheAppend {
 
   // Rows of a request that are in use already.
   FLASHSMITH_DEVICE int used(int batch) const {
-    const int n = ptx::thread_load_global(problem_.ragged.seqused_k + batch);
-    const int most = problem_.cache.rows;
-    return n < 0 ? 0 : n < most ? n : most;
+    const int n = ptx::thread_load_global(problem_.varlen.seqused_k + batch);
+    const int maximum = problem_.cache.rows;
+    return n < 0 ? 0 : n < maximum ? n : maximum;
   }
 
   static FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, const Row &row) {

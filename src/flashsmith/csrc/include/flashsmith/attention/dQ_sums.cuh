@@ -53,7 +53,7 @@ FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
     const Args &args, const typename Traits::Sequence &sequence, int head, int row) {
   using value_t = typename Traits::value_t;
   const TensorStrides &strides = args.gradient.dQ_strides;
-  const Place place = sequence.queries();
+  const RowOffset place = sequence.queries();
   return {static_cast<value_t *>(args.gradient.dQ) + place.batch * strides.batch +
               head * strides.head + (place.row + row) * strides.seq,
           strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};

@@ -18,12 +18,12 @@ class DecodeSequence {
   int batch_, first_row_ = 0, length_;
 
  public:
-  static constexpr bool kRagged = true;
+  static constexpr bool kVarlen = true;
 
   // The problem is one of a decode.
   FLASHSMITH_DEVICE DecodeSequence(const ProblemArgs &problem, int batch)
       : problem_(&static_cast<const DecodeProblem &>(problem)), batch_(batch) {
-    const int32_t *seqused = problem_->ragged.seqused_k, *leftpad = problem_->cache.leftpad;
+    const int32_t *seqused = problem_->varlen.seqused_k, *leftpad = problem_->cache.leftpad;
     const int rows = problem_->cache.rows;
     int end = rows;
     if (seqused != nullptr) {
@@ -37,8 +37,8 @@ class DecodeSequence {
   FLASHSMITH_DEVICE int seq_len_q() const { return problem_->seq_len_q; }
   FLASHSMITH_DEVICE int seq_len_k() const { return length_; }
   FLASHSMITH_DEVICE int diagonal() const { return length_ - problem_->seq_len_q; }
-  FLASHSMITH_DEVICE Place queries() const { return {batch_, 0}; }
-  FLASHSMITH_DEVICE Place keys() const { return {batch_, first_row_}; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, first_row_}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 
   // Of a key of the request, which the caller knows to have one. Loads from the table.
@@ -59,8 +59,8 @@ class DecodeSequence {
   }
 
  private:
-  static FLASHSMITH_DEVICE int clamp(int value, int most) {
-    return value < 0 ? 0 : value < most ? value : most;
+  static FLASHSMITH_DEVICE int clamp(int value, int maximum) {
+    return value < 0 ? 0 : value < maximum ? value : maximum;
   }
 
   FLASHSMITH_DEVICE int checked(int entry) const {

@@ -1,17 +1,19 @@
 // Which keys of which requests a thread block visits.
 //
-// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in rounds, of so many
-// as the teams of a block have side by side. There are two ways to share the rounds out.
+// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in KV steps; a step
+// is as many keys as the teams of a block have side by side. There are two ways to share the steps
+// out:
 //
-// Each work tile is split into the same number of parts, which blocks take in turn: a given number,
-// so that the result of a request does not depend on the others, or one that keeps all blocks busy
-// if the cache is full. Or all rounds of all work tiles are one line, request by request, which is
-// cut into equal parts, one a block: of the work tiles in a part at most the first and the last are
-// split. A line is as even as can be whatever the lengths are, but its blocks leave off and begin
-// within work tiles.
+// - Equal splits. Each work tile is split into the same number of splits, which blocks take in
+//   turn: a number that the caller gives, so that the result of a request does not depend on the
+//   others, or one that keeps all blocks busy if the cache is full.
+// - Stream-K. The steps of all work tiles, request by request, each work tile with a fixed cost,
+//   are one sequence. It is cut into equal work ranges, one a block: of the work tiles in a range
+//   at most the first and the last are split. Blocks are busy alike whatever the lengths are,
+//   but begin and end within work tiles.
 //
-// Which way is shorter is only known when all lengths are, so blocks begin with the first, and turn
-// to the line when they have found that.
+// Which way is shorter is only known when all lengths are, so blocks begin with equal splits, and
+// turn to stream-K when they have found that it is.
 #pragma once
 
 #include <type_traits>
@@ -36,7 +38,7 @@ struct KeySpan {
   }
 };
 
-// Rounds from `begin` to before `end` of a work tile.
+// KV steps from `begin` to before `end` of a work tile.
 struct KeySplit {
   int batch, head, Q_block;
   int tile;  // the work tile's number
@@ -48,7 +50,7 @@ struct KeySplit {
 };
 
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
-              "the host has room for what a kernel that merges is told");
+              "the host has room for what a kernel that combines is told");
 
 // Of what is not negative. Divisors are mostly 1, which spares the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
@@ -80,25 +82,25 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
 
 // How far a block has come with its splits.
 struct SplitsState {
-  int splits;   // of every work tile; 0: the line is cut
-  int at, end;  // on the line; or the next part of all, and how many there are
-  int part;     // of the line, a block's
-  int request, request_begin, rounds;  // `at` is in this request
-  int is_final;                        // whether nothing is left to be found out of the lengths
+  int splits;   // of every work tile; 0: stream-K
+  int at, end;  // the next step of the work range and its end; or the next split and their number
+  int range;    // stream-K's steps of a block
+  int request, request_begin, steps;  // `at` is in this request
+  int is_final;                       // whether nothing is left to be found out of the lengths
 };
 
 // A block's splits, one after the other. All warps find the same.
 template <typename Traits>
 class KeySplits {
-  static constexpr int kRoundKeys = Traits::B_c * Traits::n_teams;
-  // In rounds: what a work tile costs beside its own, and what a part of a line does, whose ends
-  // are merged with others'.
-  static constexpr int kCharge = 1, kChargeOfLine = 8;
-  static constexpr int kAbout = 32;  // what share of a part does not count
-  // A block has so many rounds at least; more, up to a bound, where many blocks would share a work
-  // tile that the last of them merges.
-  static constexpr int kFewestRounds = Traits::fewest_rounds, kManySplits = Traits::many_splits;
-  static constexpr int kFewestRoundsOfMany = Traits::fewest_rounds_of_many;
+  static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
+  // In KV steps: what a work tile costs beside its own steps, and what a work range costs, whose
+  // ends are combined with those of others.
+  static constexpr int kFixedCost = 1, kRangeCost = 8;
+  static constexpr int kAbout = 32;  // what share of a range does not count
+  // A block has so many KV steps at least; more, up to a bound, where many blocks would share a
+  // work tile that the last of them combines.
+  static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
+  static constexpr int kMinStepsOfMany = Traits::min_steps_of_many;
   // Lengths that are on their way to a lane at a time.
   static constexpr int kLengthsAtOnce = 4;
 
@@ -121,16 +123,16 @@ class KeySplits {
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
-  // Looks at all lengths, once, and returns whether the line is shorter: then the splits of before
-  // are none, and those of the line follow.
-  FLASHSMITH_DEVICE bool turn_to_line() {
+  // Looks at all lengths, once, and returns whether stream-K is shorter: then the splits of before
+  // do not count, and those of this block's work range follow.
+  FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
-    int most = 0, sum = 0;  // of the work tiles of a head
+    int maximum = 0, sum = 0;  // of the work tiles of a head
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
-      most = most > own ? most : own;
+      maximum = maximum > own ? maximum : own;
       sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
@@ -142,18 +144,19 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    most = ptx::max_of_lanes(most) - kCharge;
+    maximum = ptx::max_of_lanes(maximum) - kFixedCost;
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int fewest = fewest_rounds(most), part = quotient_up(total, ptx::grid_size_x());
-    own_.part = part > fewest ? part : fewest;
-    // Blocks that share a multiprocessor share its memory bandwidth. Where it has parts of several
+    const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
+    own_.range = share > minimum ? share : minimum;
+    // Blocks that share an SM share its memory bandwidth. Where it has splits of several
     // work tiles, long ones stand beside short ones: one of them is left over at most.
-    const int longest = cost(rounds_of_part(most));
-    const int line = problem_.split.blocks_of_SM * own_.part, mixed = line + longest;
-    const int equal = problem_.split.parts_of_SM * longest, parts = equal < mixed ? equal : mixed;
-    if (parts <= line + line / kAbout + kChargeOfLine) return false;
+    const int longest = cost(steps_of_split(maximum));
+    const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
+    const int equal = problem_.split.splits_of_SM * longest,
+              by_splits = equal < mixed ? equal : mixed;
+    if (by_splits <= by_ranges + by_ranges / kAbout + kRangeCost) return false;
     own_.splits = 0;
-    const int begin = ptx::block_index_x() * own_.part, end = begin + own_.part;
+    const int begin = ptx::block_index_x() * own_.range, end = begin + own_.range;
     own_.at = begin;
     own_.end = end < total ? end : total;
     if (own_.at < own_.end) find_request();
@@ -162,41 +165,41 @@ class KeySplits {
 
   // Whether there is one more.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return own_.splits > 0 ? next_of_parts(split) : next_of_line(split);
+    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
   }
 
  private:
-  FLASHSMITH_DEVICE int rounds_of(int request) const {
+  FLASHSMITH_DEVICE int steps_of(int request) const {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
-    const int rounds = (keys.end - keys.begin + kRoundKeys - 1) / kRoundKeys;
-    return rounds > 1 ? rounds : 1;  // so that every work tile is alike
+    const int steps = (keys.end - keys.begin + kStepKeys - 1) / kStepKeys;
+    return steps > 1 ? steps : 1;  // so that every work tile is alike
   }
-  FLASHSMITH_DEVICE int cost(int rounds) const { return rounds + kCharge; }
+  FLASHSMITH_DEVICE int cost(int steps) const { return steps + kFixedCost; }
   // Of one of its work tiles.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(rounds_of(request)) : 0;
+    return request < problem_.batch ? cost(steps_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
-  // That a block has of a work tile that has so many.
-  FLASHSMITH_DEVICE int fewest_rounds(int rounds) const {
-    if (problem_.split.split_tiles != nullptr) return kFewestRounds;
-    int fewest = rounds / kManySplits;
-    fewest = fewest < kFewestRoundsOfMany ? fewest : kFewestRoundsOfMany;
-    return fewest > kFewestRounds ? fewest : kFewestRounds;
+  // The smallest number of steps that a block takes of a work tile that has `steps`.
+  FLASHSMITH_DEVICE int min_steps(int steps) const {
+    if (problem_.split.split_tiles != nullptr) return kMinSteps;
+    int minimum = steps / kManySplits;
+    minimum = minimum < kMinStepsOfMany ? minimum : kMinStepsOfMany;
+    return minimum > kMinSteps ? minimum : kMinSteps;
   }
 
-  // Of a work tile that is split into parts.
-  FLASHSMITH_DEVICE int rounds_of_part(int rounds) const {
-    const int each = quotient_up(rounds, own_.splits);
+  // The steps of each of a work tile's equal splits.
+  FLASHSMITH_DEVICE int steps_of_split(int steps) const {
+    const int each = quotient_up(steps, own_.splits);
     if (problem_.split.splits > 0) return each;
-    const int fewest = fewest_rounds(rounds);
-    return each > fewest ? each : fewest;
+    const int minimum = min_steps(steps);
+    return each > minimum ? each : minimum;
   }
 
-  // That of `at`.
+  // Finds the request that `at` is in.
   FLASHSMITH_DEVICE void find_request() {
     const int lane = ptx::thread_index() % kWarpSize;
     int begin = 0;
@@ -208,31 +211,31 @@ class KeySplits {
         const bool here = own_begin <= own_.at && own_.at < own_begin + own;
         own_.request = ptx::sum_of_lanes(here ? first + lane : 0);
         own_.request_begin = ptx::sum_of_lanes(here ? own_begin : 0);
-        own_.rounds = rounds_of(own_.request);
+        own_.steps = steps_of(own_.request);
         return;
       }
       begin += total;
     }
   }
 
-  FLASHSMITH_DEVICE bool next_of_line(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_range(KeySplit &split) {
     while (own_.at < own_.end) {
-      while (own_.at >= own_.request_begin + cost(own_.rounds) * tiles_of_request_) {
-        own_.request_begin += cost(own_.rounds) * tiles_of_request_;
-        own_.rounds = rounds_of(++own_.request);
+      while (own_.at >= own_.request_begin + cost(own_.steps) * tiles_of_request_) {
+        own_.request_begin += cost(own_.steps) * tiles_of_request_;
+        own_.steps = steps_of(++own_.request);
       }
-      const int tile = quotient(own_.at - own_.request_begin, cost(own_.rounds));
-      const int first = own_.request_begin + tile * cost(own_.rounds) + kCharge,
-                last = first + own_.rounds;
+      const int tile = quotient(own_.at - own_.request_begin, cost(own_.steps));
+      const int first = own_.request_begin + tile * cost(own_.steps) + kFixedCost,
+                last = first + own_.steps;
       const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
       own_.at = end;
-      if (begin >= end) continue;  // the charge alone
-      const int first_block = quotient(first, own_.part);
+      if (begin >= end) continue;  // the fixed cost alone
+      const int first_block = quotient(first, own_.range);
       split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
-      split.count = quotient(last - 1, own_.part) - first_block + 1;
+      split.count = quotient(last - 1, own_.range) - first_block + 1;
       // A block has at most one that began before it, and one that goes on behind it.
       split.first_slot = 2 * first_block + 1;
       split.rest = 2 * first_block;
@@ -242,22 +245,22 @@ class KeySplits {
     return false;
   }
 
-  FLASHSMITH_DEVICE bool next_of_parts(KeySplit &split) {
+  FLASHSMITH_DEVICE bool next_of_equal_splits(KeySplit &split) {
     while (own_.at < own_.end) {
-      // First parts of all work tiles, then second ones: those that short requests lack come last,
+      // First splits of all work tiles, then second ones: those that short requests lack come last,
       // so that blocks without work are not scattered among the others.
       const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
       const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);
       own_.at += ptx::grid_size_x();
-      const int rounds = rounds_of(request), each = rounds_of_part(rounds);
-      const int begin = index * each, end = begin + each < rounds ? begin + each : rounds;
+      const int steps = steps_of(request), each = steps_of_split(steps);
+      const int begin = index * each, end = begin + each < steps ? begin + each : steps;
       if (begin >= end) continue;
       split = split_of(request, tile - request * tiles_of_request_);
       split.begin = begin;
       split.end = end;
       split.index = index;
-      split.count = own_.splits == 1 ? 1 : quotient_up(rounds, each);
+      split.count = own_.splits == 1 ? 1 : quotient_up(steps, each);
       split.first_slot = split.rest = tile * own_.splits;
       split.stride = 1;
       return true;

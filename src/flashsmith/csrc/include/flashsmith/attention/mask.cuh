@@ -23,13 +23,13 @@ template <bool kBoundedAhead, bool kBoundedBehind>
 struct BandMask {
   static constexpr bool kAhead = kBoundedAhead, kBehind = kBoundedBehind;
 
-  // The last key that `row` sees, but at most `most`.
+  // The last key that `row` sees, but at most `maximum`.
   template <SequencePolicy Sequence>
   static FLASHSMITH_DEVICE int last(const ProblemArgs &problem, const Sequence &sequence, int row,
-                                    int most) {
-    if constexpr (!kAhead) return most;
+                                    int maximum) {
+    if constexpr (!kAhead) return maximum;
     const int key = row + sequence.diagonal() + problem.band.ahead;
-    return key < most ? key : most;
+    return key < maximum ? key : maximum;
   }
 
   // The first key that `row` sees.

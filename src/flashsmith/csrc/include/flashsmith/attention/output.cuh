@@ -15,7 +15,8 @@ struct WarpRows {
 
 // Adds a sink's exponential to the sums: a logit of no value, which may be the largest.
 template <typename Traits>
-FLASHSMITH_DEVICE RowTotal with_sink(const RowTotal &row, const ProblemArgs &problem, int head) {
+FLASHSMITH_DEVICE SoftmaxStats with_sink(const SoftmaxStats &row, const ProblemArgs &problem,
+                                         int head) {
   if constexpr (!Traits::has_sinks) return row;
   const float sink = in_base_two(ptx::thread_load_global(problem.score.sinks + head));
   if (sink == -INFINITY) return row;
@@ -36,12 +37,12 @@ FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Trait
   const int lane = ptx::thread_index() % kWarpSize;
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    const RowTotal total = with_sink<Traits>(softmax.total(half), problem, rows.head);
+    const SoftmaxStats total = with_sink<Traits>(softmax.stats(half), problem, rows.head);
     factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
     if constexpr (Traits::Dropout::kDrops) factor[half] *= scale_of_kept<Traits>(problem);
     const int row = rows.row + first_row(lane) + half * kRowsPerHalf;
     if (problem.lse != nullptr && lane % kLanesPerRow == 0 && row < sequence.seq_len_q()) {
-      const Place place = sequence.queries();
+      const RowOffset place = sequence.queries();
       const int64_t head = static_cast<int64_t>(place.batch) * problem.n_heads + rows.head;
       ptx::thread_store_global_4(problem.lse + head * sequence.rows_q() + place.row + row,
                                  ptx::float_bits(total.log_sum_exp()));

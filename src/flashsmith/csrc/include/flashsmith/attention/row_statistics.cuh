@@ -25,8 +25,9 @@ constexpr int kStatisticsFloats = 2 * kStatisticsRows;  // of a block
 constexpr int kStatisticsBytes = kStatisticsFloats * static_cast<int>(sizeof(float));
 constexpr int kStatisticsThreads = 128;
 
-// How dQ is added up in memory: it is not, or by blocks of keys in any order, or in theirs.
-enum class Sums { none, in_any_order, in_order };
+// How dQ is accumulated: in registers, or in memory by blocks of keys, atomically in any order or
+// in the order of the keys.
+enum class DQAccumulation { registers, atomic, ordered };
 
 // Where a row's value lies among its block's.
 FLASHSMITH_HOST_DEVICE constexpr int statistics_place(int row) {
@@ -147,7 +148,7 @@ class StatisticsBlock {
 
   FLASHSMITH_DEVICE const value_t *row_of(const void *tensor, const TensorStrides &strides,
                                           int row) const {
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     return static_cast<const value_t *>(tensor) + place.batch * strides.batch +
            head_ * strides.head + (place.row + row) * strides.seq;
   }
@@ -155,7 +156,7 @@ class StatisticsBlock {
   FLASHSMITH_DEVICE void store(float *place, int row, float sum) const {
     float lse = INFINITY, delta = 0;
     if (row < sequence_.seq_len_q()) {
-      const Place first = sequence_.queries();
+      const RowOffset first = sequence_.queries();
       const int64_t index =
           (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
           first.row + row;
@@ -171,16 +172,16 @@ class StatisticsBlock {
   // Weights are exp(score - lse), as exact as the rounding of lse: within an eighth at 2^20,
   // nothing at 2^25. Only what is added to scores makes them as large. NaN stays.
   static FLASHSMITH_DEVICE bool tells_weights(float lse) {
-    constexpr float kMost = 0x1p20f;
-    if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMost);
+    constexpr float kMax = 0x1p20f;
+    if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMax);
     return lse != -INFINITY;
   }
 
   // Where blocks of keys have turns the first one stores, and nothing is to be cleared.
   FLASHSMITH_DEVICE void start_sums(int block) const {
-    if constexpr (Traits::sums == Sums::in_any_order) {
+    if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
       clear(sums_of<Traits::d_head>(args_, block, head_));
-    } else if constexpr (Traits::sums == Sums::in_order) {
+    } else if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
       uint32_t *summed = summed_of<Traits::dQ_parts>(args_, block, head_);
       const int part = ptx::thread_index();
       if (part < Traits::dQ_parts) ptx::thread_store_global_4(summed + part, 0);
@@ -197,7 +198,7 @@ class StatisticsBlock {
   }
 
   FLASHSMITH_DEVICE void clear_dQ() const {
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     const TensorStrides &strides = args_.dQ_strides;
     const int n_rows = sequence_.seq_len_q() - row_;
     auto *first = static_cast<value_t *>(args_.dQ) + place.batch * strides.batch +
@@ -234,7 +235,7 @@ template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kStatisticsThreads)
     row_statistics_kernel(const __grid_constant__ Args args) {
   clear_queue(args.gradient.queue);
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     if (args.gradient.clears_unused) {
       clear_unused_rows<Traits, kStatisticsThreads>(args.problem, args.gradient);
     }

@@ -11,19 +11,19 @@
 namespace flashsmith {
 
 // Where the first row of a sequence lies in a tensor.
-struct Place {
+struct RowOffset {
   int batch, row;
 };
 
 template <typename T>
 concept SequencePolicy = requires(const T sequence, const ProblemArgs &problem) {
-  { T::kRagged } -> std::convertible_to<bool>;  // whether entries differ
+  { T::kVarlen } -> std::convertible_to<bool>;  // whether entries differ
   T(problem, 0);                                // of this entry of the batch
   { sequence.seq_len_q() } -> std::same_as<int>;
   { sequence.seq_len_k() } -> std::same_as<int>;
   { sequence.diagonal() } -> std::same_as<int>;  // of query 0
-  { sequence.queries() } -> std::same_as<Place>;
-  { sequence.keys() } -> std::same_as<Place>;
+  { sequence.queries() } -> std::same_as<RowOffset>;
+  { sequence.keys() } -> std::same_as<RowOffset>;
   { sequence.rows_q() } -> std::same_as<int>;  // of one entry of the tensor's batch
 };
 
@@ -33,7 +33,7 @@ class DenseSequence {
   int batch_;
 
  public:
-  static constexpr bool kRagged = false;
+  static constexpr bool kVarlen = false;
 
   FLASHSMITH_DEVICE DenseSequence(const ProblemArgs &problem, int batch)
       : problem_(&problem), batch_(batch) {}
@@ -41,25 +41,25 @@ class DenseSequence {
   FLASHSMITH_DEVICE int seq_len_q() const { return problem_->seq_len_q; }
   FLASHSMITH_DEVICE int seq_len_k() const { return problem_->seq_len_k; }
   FLASHSMITH_DEVICE int diagonal() const { return problem_->band.diagonal; }
-  FLASHSMITH_DEVICE Place queries() const { return {batch_, 0}; }
-  FLASHSMITH_DEVICE Place keys() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return {batch_, 0}; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, 0}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 };
 static_assert(SequencePolicy<DenseSequence>);
 
 // Lengths of each entry's own: packed one after the other, or less of a dense tensor than there is.
 // What the numbers on the device say beyond the tensor is cut off, so that nothing else is touched.
-class RaggedSequence {
+class VarlenSequence {
   struct Side {
-    Place place;
+    RowOffset place;
     int length;
   };
 
   Side q_, k_;
   int diagonal_, rows_q_;
 
-  static FLASHSMITH_DEVICE int clamp(int value, int most) {
-    return value < 0 ? 0 : value < most ? value : most;
+  static FLASHSMITH_DEVICE int clamp(int value, int maximum) {
+    return value < 0 ? 0 : value < maximum ? value : maximum;
   }
 
   static FLASHSMITH_DEVICE Side side(const int32_t *cu_seqlens, const int32_t *seqused, int rows,
@@ -77,27 +77,27 @@ class RaggedSequence {
   }
 
  public:
-  static constexpr bool kRagged = true;
+  static constexpr bool kVarlen = true;
 
-  FLASHSMITH_DEVICE RaggedSequence(const ProblemArgs &problem, int batch)
-      : q_(side(problem.ragged.cu_seqlens_q, problem.ragged.seqused_q, problem.ragged.rows_q,
+  FLASHSMITH_DEVICE VarlenSequence(const ProblemArgs &problem, int batch)
+      : q_(side(problem.varlen.cu_seqlens_q, problem.varlen.seqused_q, problem.varlen.rows_q,
                 batch)),
-        k_(side(problem.ragged.cu_seqlens_k, problem.ragged.seqused_k, problem.ragged.rows_k,
+        k_(side(problem.varlen.cu_seqlens_k, problem.varlen.seqused_k, problem.varlen.rows_k,
                 batch)),
         diagonal_(problem.band.top_left ? 0 : k_.length - q_.length),
-        rows_q_(problem.ragged.rows_q) {}
+        rows_q_(problem.varlen.rows_q) {}
 
   FLASHSMITH_DEVICE int seq_len_q() const { return q_.length; }
   FLASHSMITH_DEVICE int seq_len_k() const { return k_.length; }
   FLASHSMITH_DEVICE int diagonal() const { return diagonal_; }
-  FLASHSMITH_DEVICE Place queries() const { return q_.place; }
-  FLASHSMITH_DEVICE Place keys() const { return k_.place; }
+  FLASHSMITH_DEVICE RowOffset queries() const { return q_.place; }
+  FLASHSMITH_DEVICE RowOffset keys() const { return k_.place; }
   FLASHSMITH_DEVICE int rows_q() const { return rows_q_; }
 };
-static_assert(SequencePolicy<RaggedSequence>);
+static_assert(SequencePolicy<VarlenSequence>);
 
 // The one that a variant asks for.
-template <bool kRagged>
-using SequenceOf = std::conditional_t<kRagged, RaggedSequence, DenseSequence>;
+template <bool kVarlen>
+using SequenceOf = std::conditional_t<kVarlen, VarlenSequence, DenseSequence>;
 
 }  // namespace flashsmith

@@ -29,7 +29,7 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
 
 // What a row's exponentials sum up to, beside their reference. O is to be multiplied with `kept`
 // before it is divided by the sum.
-struct RowTotal {
+struct SoftmaxStats {
   float reference, sum, kept;
 
   // The logarithm of the sum of exp(score); -inf if there is none.
@@ -38,7 +38,7 @@ struct RowTotal {
   }
 };
 
-constexpr int kE4m3MostLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
+constexpr int kE4m3MaxLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
 
 // How the softmax saves work.
 struct SoftmaxPolicy {
@@ -47,7 +47,7 @@ struct SoftmaxPolicy {
   bool fold_scale;
   // R may fall behind the maximum by this before O and l are rescaled: P stays within
   // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or with
-  // most_log2 where the maximum has grown.
+  // max_log2 where the maximum has grown.
   int lazy_rescale_log2;
   // R is set lazy_rescale_log2 ahead, so that growth within the bound leaves exponents negative:
   // the conjunction of sign bits says so, half an instruction a score and no exchange between
@@ -56,7 +56,7 @@ struct SoftmaxPolicy {
   int fma_exponentials;  // of 16 exponentials, how many are polynomials on the FMA units
   // P stays within 2^this: where the reference is new, the largest weight is 2^lazy_rescale_log2
   // below.
-  int most_log2 = stale_maximum ? 0 : lazy_rescale_log2;
+  int max_log2 = stale_maximum ? 0 : lazy_rescale_log2;
   // R is raised without a branch, so that a step is one basic block, in which exponentials of one
   // row begin while the maximum of the other is looked for. A step that is fresh has the branch.
   bool branchless = false;
@@ -67,9 +67,9 @@ class Softmax {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
   static constexpr bool kScaled = Traits::Score::kChanges;
   static constexpr bool kLazy =
-      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.most_log2 > 0;
-  static constexpr float kBound = Traits::softmax.most_log2;
-  static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.most_log2;
+      Traits::softmax.lazy_rescale_log2 > 0 || Traits::softmax.max_log2 > 0;
+  static constexpr float kBound = Traits::softmax.max_log2;
+  static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.max_log2;
 
   float scale_log2_;      // softmax_scale * log2(e)
   float R_[kHalves];      // reference of the lane's rows
@@ -180,7 +180,7 @@ class Softmax {
   FLASHSMITH_DEVICE float factor(int half) const { return alpha_[half]; }
 
   // Of a row, when all blocks are done.
-  FLASHSMITH_DEVICE RowTotal total(int half) const {
+  FLASHSMITH_DEVICE SoftmaxStats stats(int half) const {
     return {
         .reference = R_[half], .sum = kFoldScale ? sum_of_row(l_[half]) : l_[half], .kept = 1.f};
   }

@@ -1,6 +1,6 @@
-// Which work tiles are split, for the kernel that merges: a block that has the first keys of one
+// Which work tiles are split, for the kernel that combines: a block that has the first keys of one
 // puts it down. Where each work tile has its splits whatever the lengths are, there is a place of
-// each; where the line is cut, one of each block, since at most one that is split begins with a
+// each; with stream-K, one of each block, since at most one that is split begins with a
 // block.
 #pragma once
 
@@ -42,12 +42,12 @@ class SplitTiles {
       put(ptx::block_index_x(), split);
     }
   }
-  // Of a place. That of a work tile which is not split, or none, has one part at most.
+  // Of a place. That of a work tile which is not split, or none, has one split at most.
   FLASHSMITH_DEVICE KeySplit get(int place) const {
     uint32_t words[kSplitWords];
 #pragma unroll
     for (int i = 0; i < kSplitWords; i++) {
-      words[i] = ptx::thread_load_handed_4(args_.split_tiles + place * kSplitWords + i);
+      words[i] = ptx::thread_load_global_cg_4(args_.split_tiles + place * kSplitWords + i);
     }
     KeySplit split;
     std::memcpy(&split, words, sizeof(KeySplit));

@@ -33,7 +33,7 @@ FLASHSMITH_DEVICE uint32_t own_entry() {
 // Where there are few tiles, blocks without one have ended before they ask.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     const TileTable table{problem.tiles};
     if (!table.is_made()) return ptx::grid_size_x();
     return table.size() * problem.n_heads * Traits::cluster_size;
@@ -69,7 +69,7 @@ FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_i
 // L2. A cluster's blocks have neighbouring indices, with Q blocks of one head side by side.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
-  if constexpr (Traits::Sequence::kRagged) return listed_tile_at<Traits>(problem, tile_index);
+  if constexpr (Traits::Sequence::kVarlen) return listed_tile_at<Traits>(problem, tile_index);
   constexpr int kGroup = Traits::heads_per_group, kCluster = Traits::cluster_size;
   int Q_block, head;
   if constexpr (kGroup == 0) {

@@ -17,8 +17,9 @@ struct RowRange {
 
 // Returns the rows behind a sequence's own. They end where the next sequence begins if sequences
 // are packed, and else with the tensor's.
-FLASHSMITH_DEVICE RowRange unused_after(const Place &first, int n_used, const int32_t *cu_seqlens,
-                                        int n_rows, int batch, int n_sequences) {
+FLASHSMITH_DEVICE RowRange unused_after(const RowOffset &first, int n_used,
+                                        const int32_t *cu_seqlens, int n_rows, int batch,
+                                        int n_sequences) {
   int end = n_rows;
   if (cu_seqlens != nullptr && batch + 1 < n_sequences) {
     const int next = ptx::thread_load_global(cu_seqlens + batch + 1);
@@ -47,7 +48,7 @@ FLASHSMITH_DEVICE void clear_rows(void *tensor, const TensorStrides &strides, co
 template <typename Traits, int kThreads>
 FLASHSMITH_DEVICE void clear_unused_rows(const ProblemArgs &problem, const GradientArgs &args) {
   using value_t = typename Traits::value_t;
-  const RaggedArgs &ragged = problem.ragged;
+  const VarlenArgs &varlen = problem.varlen;
   const int head = ptx::block_index_y(), batch = ptx::block_index_z();
   const typename Traits::Sequence sequence(problem, batch);
   const auto clear = [&](const RowRange &queries, const RowRange &keys) {
@@ -59,9 +60,9 @@ FLASHSMITH_DEVICE void clear_unused_rows(const ProblemArgs &problem, const Gradi
   // Of a sequence that is longer than the caller promised, the rows beyond are not visited.
   const int n_q =
       sequence.seq_len_q() < problem.seq_len_q ? sequence.seq_len_q() : problem.seq_len_q;
-  clear(unused_after(sequence.queries(), n_q, ragged.cu_seqlens_q, ragged.rows_q, batch,
+  clear(unused_after(sequence.queries(), n_q, varlen.cu_seqlens_q, varlen.rows_q, batch,
                      problem.batch),
-        unused_after(sequence.keys(), sequence.seq_len_k(), ragged.cu_seqlens_k, ragged.rows_k,
+        unused_after(sequence.keys(), sequence.seq_len_k(), varlen.cu_seqlens_k, varlen.rows_k,
                      batch, problem.batch));
   if (batch == 0) {
     clear({sequence.queries().batch, 0, sequence.queries().row},

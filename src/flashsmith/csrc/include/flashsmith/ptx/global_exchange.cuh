@@ -23,7 +23,7 @@ FLASHSMITH_DEVICE uint32_t thread_arrive_global(uint32_t *counter) {
 }
 
 // ld.global.cg.b32: past L1, where an older value may be.
-FLASHSMITH_DEVICE uint32_t thread_load_handed_4(const void *source) {
+FLASHSMITH_DEVICE uint32_t thread_load_global_cg_4(const void *source) {
 #ifdef FLASHSMITH_EMULATOR
   uint32_t word;
   emulator::thread_load_global(&word, source, sizeof(word));
@@ -36,7 +36,7 @@ FLASHSMITH_DEVICE uint32_t thread_load_handed_4(const void *source) {
 }
 
 // ld.global.cg.v2.f32: likewise.
-FLASHSMITH_DEVICE void load_handed_8(float &first, float &second, const float *source) {
+FLASHSMITH_DEVICE void load_global_cg_8(float &first, float &second, const float *source) {
 #ifdef FLASHSMITH_EMULATOR
   float numbers[2];
   emulator::load_global(numbers, source, sizeof(numbers));
@@ -51,7 +51,7 @@ FLASHSMITH_DEVICE void load_handed_8(float &first, float &second, const float *s
 }
 
 // ld.global.cg.v4.b32: likewise.
-FLASHSMITH_DEVICE Chunk load_handed_16(const void *source) {
+FLASHSMITH_DEVICE Chunk load_global_cg_16(const void *source) {
   Chunk chunk;
 #ifdef FLASHSMITH_EMULATOR
   emulator::load_global(&chunk, source, sizeof(Chunk));

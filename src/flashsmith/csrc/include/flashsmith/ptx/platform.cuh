@@ -1,4 +1,4 @@
-// The seam between the two targets: nvcc compiles the kernels for a GPU, and with
+// The boundary between the two targets: nvcc compiles the kernels for a GPU, and with
 // FLASHSMITH_EMULATOR defined any C++20 compiler compiles the same text for the CPU. Only files in
 // this folder ask which.
 #pragma once

@@ -33,12 +33,12 @@ FLASHSMITH_DEVICE int sum_of_lanes(int value) {
 // redux.sync.max.s32 (sm_80).
 FLASHSMITH_DEVICE int max_of_lanes(int value) {
 #ifdef FLASHSMITH_EMULATOR
-  int most = value;
+  int maximum = value;
   for (int lane = 0; lane < 32; lane++) {
     const int other = shuffle_from(value, lane);
-    most = most > other ? most : other;
+    maximum = maximum > other ? maximum : other;
   }
-  return most;
+  return maximum;
 #else
   return __reduce_max_sync(0xffffffff, value);
 #endif

@@ -16,15 +16,15 @@ namespace flashsmith::sm80 {
 
 // FlashAttention-2, section 3.1, algorithm 2, for one block of rows: S = A1 B1^T, dP = A2 B2^T,
 // dS = P (dP - delta); the gradient of A1 is dS B1, and where rows are keys that of A2 is P B2.
-template <typename Traits, Gradients kGradients>
+template <typename Traits, GradientPass kGradients>
 class BackwardBlock {
-  static constexpr bool kFirst = kGradients != Gradients::dV;  // the gradient of A1
+  static constexpr bool kFirst = kGradients != GradientPass::dV;  // the gradient of A1
   static constexpr bool kSecond =
-      kGradients == Gradients::dV || kGradients == Gradients::dK_dV;  // and that of A2
+      kGradients == GradientPass::dV || kGradients == GradientPass::dK_dV;  // and that of A2
   static constexpr int kColumns = Traits::columns(kGradients);
   static constexpr bool kTwoStages = Traits::n_stages == 2;
   static constexpr int kFirstStage = Traits::stages_offset;
-  using Rows = std::conditional_t<kGradients == Gradients::dQ, KeptQueries<Traits, kColumns>,
+  using Rows = std::conditional_t<kGradients == GradientPass::dQ, KeptQueries<Traits, kColumns>,
                                   KeptKeys<Traits, kColumns, kFirst>>;
   using Scores = sm80::Scores<Traits, kColumns>;
 

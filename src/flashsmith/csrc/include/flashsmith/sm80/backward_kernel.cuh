@@ -12,7 +12,7 @@ namespace flashsmith::sm80 {
 // Grid: (blocks of B_r queries of the longest sequence, n_heads, batch), or (blocks of B_r keys of
 // the longest, n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
 // shared_memory_bytes(CFG).
-template <typename Traits, Gradients kGradients>
+template <typename Traits, GradientPass kGradients>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(kGradients))
     flash_backward_kernel(const __grid_constant__ BackwardKernelArgs args) {
   BackwardBlock<Traits, kGradients>(args).run();
@@ -23,12 +23,12 @@ constexpr FlashBackwardKernels backward_kernels() {
   FlashBackwardKernels kernels{};
   kernels.statistics = row_statistics_kernel<Traits, BackwardKernelArgs>;
   if constexpr (Traits::has_sinks) kernels.sinks = sink_gradient_kernel<Traits, BackwardKernelArgs>;
-  kernels.dQ = flash_backward_kernel<Traits, Gradients::dQ>;
+  kernels.dQ = flash_backward_kernel<Traits, GradientPass::dQ>;
   if constexpr (Traits::split_dK_dV) {
-    kernels.dK = flash_backward_kernel<Traits, Gradients::dK>;
-    kernels.dV = flash_backward_kernel<Traits, Gradients::dV>;
+    kernels.dK = flash_backward_kernel<Traits, GradientPass::dK>;
+    kernels.dV = flash_backward_kernel<Traits, GradientPass::dV>;
   } else {
-    kernels.dK_dV = flash_backward_kernel<Traits, Gradients::dK_dV>;
+    kernels.dK_dV = flash_backward_kernel<Traits, GradientPass::dK_dV>;
   }
   return kernels;
 }

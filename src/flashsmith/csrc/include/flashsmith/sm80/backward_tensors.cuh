@@ -131,8 +131,8 @@ class BackwardTensors {
 
   // The batch's pointers are loop invariants that take more registers than instructions.
   template <typename T>
-  static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides, const Place &place,
-                                       int head, int row) {
+  static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides,
+                                       const RowOffset &place, int head, int row) {
     using Element = std::conditional_t<std::is_const_v<T>, const value_t, value_t>;
     return static_cast<Element *>(tensor) + ptx::recomputed(place.batch) * strides.batch +
            head * strides.head + (place.row + row) * strides.seq;
@@ -142,7 +142,7 @@ class BackwardTensors {
   static FLASHSMITH_DEVICE void load(ptx::shared_address tile, const value_t *rows,
                                      int64_t row_stride, int row_elements, int n_rows) {
     const int thread = ptx::recomputed(ptx::thread_index());
-    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements, thread).load_ragged(n_rows);
+    TileLoader<Traits, kRows>(tile, rows, row_stride, row_elements, thread).load_partial(n_rows);
   }
 
   static FLASHSMITH_DEVICE void store(value_t *out, int64_t row_stride,

@@ -16,15 +16,15 @@
 namespace flashsmith::sm80 {
 
 // What a kernel computes. dQ keeps queries and visits keys, the others the other way round.
-enum class Gradients : uint8_t { dQ, dK_dV, dK, dV };
+enum class GradientPass : uint8_t { dQ, dK_dV, dK, dV };
 
 // Registers of a thread for scores (S, dP and, where there are any, factors), of so many visited
 // rows at a time, and for gradients.
-constexpr int accumulator_registers(const FlashBackwardKernelConfig &cfg, Gradients gradients,
+constexpr int accumulator_registers(const FlashBackwardKernelConfig &cfg, GradientPass gradients,
                                     bool has_factors, int columns) {
   const int m_tiles = cfg.B_r / cfg.n_warps / kMmaM;
-  const int outputs = gradients == Gradients::dK_dV ? 2 : 1;
-  const int scores = gradients == Gradients::dV ? 1 : has_factors ? 3 : 2;
+  const int outputs = gradients == GradientPass::dK_dV ? 2 : 1;
+  const int scores = gradients == GradientPass::dV ? 1 : has_factors ? 3 : 2;
   return m_tiles * (outputs * cfg.d_head + scores * columns) / 2;
 }
 
@@ -63,18 +63,18 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, has_bias = VARIANT.bias;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr bool padded = VARIANT.padded;
   static constexpr bool split_dK_dV = CFG.split_dK_dV;
-  static constexpr Sums sums = Sums::none;
+  static constexpr DQAccumulation dQ_accumulation = DQAccumulation::registers;
   static constexpr int n_threads = threads_per_block(CFG);
 
-  static constexpr int kFewestColumns = 32;
-  static_assert(accumulator_registers(CFG, CFG.split_dK_dV ? Gradients::dK : Gradients::dK_dV,
-                                      false, kFewestColumns) <= 208,
+  static constexpr int kMinColumns = 32;
+  static_assert(accumulator_registers(CFG, CFG.split_dK_dV ? GradientPass::dK : GradientPass::dK_dV,
+                                      false, kMinColumns) <= 208,
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses; split_dK_dV makes them less");
 
@@ -83,16 +83,15 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
 
   // Scores are in registers for so many visited rows at a time: all of a tile, if that leaves room
   // for fragments and addresses, and for what places take.
-  static constexpr int columns(Gradients gradients) {
+  static constexpr int columns(GradientPass gradients) {
     const int room = knows_positions ? 160 : 192;
-    return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room
-               ? N::B_c
-               : kFewestColumns;
+    return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room ? N::B_c
+                                                                                    : kMinColumns;
   }
 
-  // How many blocks should be resident on a multiprocessor: told so, ptxas uses the registers that
+  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
   // this leaves a thread.
-  static constexpr int blocks_per_SM(Gradients gradients) {
+  static constexpr int blocks_per_SM(GradientPass gradients) {
     constexpr int kRegistersPerSM = 65536, kFragmentsAndAddresses = knows_positions ? 80 : 60;
     const int registers =
         accumulator_registers(CFG, gradients, Score::kHasFactor, columns(gradients)) +

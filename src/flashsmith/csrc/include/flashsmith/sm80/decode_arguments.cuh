@@ -17,7 +17,7 @@ struct FlashDecodeKernelConfig {
   int n_stages;
   int blocks_per_SM;
   bool fp8_cache;
-  bool token_scales;
+  bool per_token_scale;
 
   constexpr auto operator<=>(const FlashDecodeKernelConfig &) const = default;
 };
@@ -35,7 +35,7 @@ struct DecodeKernelArgs {
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
 
 struct FlashDecodeKernels {
-  decode_kernel_fn decode, merge;
+  decode_kernel_fn decode, combine;
   append_kernel_fn append;
 };
 
@@ -56,10 +56,10 @@ constexpr int cache_element_bytes(const FlashDecodeKernelConfig &cfg) {
 // Rows of Q that are longer are read from shared memory: there are no registers for them.
 constexpr int kLongestDecodeQInRegisters = 128;
 
-// Sums of splits that are on their way to a thread which merges them: it waits for memory, and has
-// registers for so many.
+// Sums of splits that are on their way to a thread which combines them: it waits for memory, and
+// has registers for so many.
 constexpr int splits_at_once(const FlashDecodeKernelConfig &cfg) {
-  if (cfg.d_head > kLongestDecodeQInRegisters || cfg.token_scales) return 2;
+  if (cfg.d_head > kLongestDecodeQInRegisters || cfg.per_token_scale) return 2;
   return row_warps(cfg) > 1 || cfg.fp8_cache ? 3 : 4;
 }
 
@@ -69,7 +69,7 @@ constexpr int shared_memory_bytes(const FlashDecodeKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kAlignment = 128;
   const int Q =
       cfg.d_head > kLongestDecodeQInRegisters ? cfg.B_r * cfg.d_head * kElementBytes : kAlignment;
-  const int scale_bytes = cfg.token_scales ? 2 * kWarpSize * static_cast<int>(sizeof(float)) : 0;
+  const int scale_bytes = cfg.per_token_scale ? 2 * kWarpSize * static_cast<int>(sizeof(float)) : 0;
   const int stage = 2 * cfg.B_c * cfg.d_head * cache_element_bytes(cfg) + scale_bytes;
   return n_teams(cfg) * cfg.n_stages * stage + Q + kAlignment;
 }

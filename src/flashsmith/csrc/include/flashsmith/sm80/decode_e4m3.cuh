@@ -76,17 +76,17 @@ FLASHSMITH_DEVICE void scale_to_half(QFragments<Traits> &q, float (&factors)[kHa
   constexpr uint32_t kFirst = 14 + 2 * kBias, kLargestFactor = 253;
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    uint32_t most = 0;
+    uint32_t maximum = 0;
     const auto for_each_word = [&](auto &&use) {
 #pragma unroll
       for (int i = 0; i < 2 * Traits::QK_fragments; i++) use(q[i / 2][0][i % 2 * 2 + half]);
     };
     for_each_word([&](uint32_t word) {
       const uint32_t low = word << 16 & kMagnitude, high = word & kMagnitude;
-      most = most > low ? most : low;
-      most = most > high ? most : high;
+      maximum = maximum > low ? maximum : low;
+      maximum = maximum > high ? maximum : high;
     });
-    const float of_row = reduce_row(ptx::bits_float(most), fmaxf);
+    const float of_row = reduce_row(ptx::bits_float(maximum), fmaxf);
     uint32_t exponent = ptx::float_bits(of_row) >> kExponent;
     exponent = exponent < kLargestFinite ? exponent : kLargestFinite;
     uint32_t up = kFirst - exponent;

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
-#include "flashsmith/attention/merge_kernel.cuh"
+#include "flashsmith/attention/combine_kernel.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
-#include "flashsmith/sm80/decode_merge.cuh"
+#include "flashsmith/sm80/decode_combine.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
 #include "flashsmith/sm80/decode_warp.cuh"
 
@@ -22,20 +22,20 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
-  if constexpr (!Traits::asks_on_the_way) splits.turn_to_line();
+  if constexpr (!Traits::asks_on_the_way) splits.use_stream_k();
   if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();
   KeySplit split;
   do {
     while (splits.next(split)) {
-      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeMerge<Traits>(args, split).run();
+      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeCombine<Traits>(args, split).run();
     }
-  } while (Traits::asks_on_the_way && splits.turn_to_line());
+  } while (Traits::asks_on_the_way && splits.use_stream_k());
 }
 
 template <typename Traits>
 constexpr FlashDecodeKernels decode_kernels() {
   return {.decode = flash_decode_kernel<Traits>,
-          .merge = merge_kernel<Traits, DecodeKernelArgs>,
+          .combine = combine_kernel<Traits, DecodeKernelArgs>,
           .append = cache_append_kernel<Traits>};
 }
 

@@ -4,8 +4,8 @@
 #include "flashsmith/attention/key_splits.cuh"
 #include "flashsmith/ptx/cp_async.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/sm80/per_token_scale.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
-#include "flashsmith/sm80/token_scales.cuh"
 
 namespace flashsmith::sm80 {
 
@@ -55,7 +55,7 @@ class KVRing {
       copy_row(stage, ptx::shuffle_from(K_offset, row), ptx::shuffle_from(V_offset, row),
                share() + row, walk.chunk);
     }
-    if constexpr (Traits::token_scales) copy_scales(stage, place);
+    if constexpr (Traits::per_token_scale) copy_scales(stage, place);
     ptx::cp_async_commit_group();
   }
 

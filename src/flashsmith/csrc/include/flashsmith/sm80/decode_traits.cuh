@@ -27,7 +27,7 @@ struct CacheTileShape {
 template <FlashDecodeKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticDecodeKernelConfig {
   using value_t = value_type<CFG.dtype>;
-  static constexpr bool fp8_cache = CFG.fp8_cache, token_scales = CFG.token_scales;
+  static constexpr bool fp8_cache = CFG.fp8_cache, per_token_scale = CFG.per_token_scale;
   using cache_t = std::conditional_t<fp8_cache, e4m3_t, value_t>;
   // Of P and of V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
   using weight_t = std::conditional_t<fp8_cache, half_t, value_t>;
@@ -42,7 +42,7 @@ struct StaticDecodeKernelConfig {
                 "B_r is 16, 32 or 64: a warp has the rows of one mma");
   static_assert(B_c == 16 || B_c == 32 || B_c == 64, "B_c is 16, 32 or 64");
   static_assert(n_warps == 2 || n_warps == 4 || n_warps == 8, "n_warps is 2, 4 or 8");
-  static_assert(fp8_cache || !token_scales, "keys and values of 16 bits have no scales");
+  static_assert(fp8_cache || !per_token_scale, "keys and values of 16 bits have no scales");
   static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
   static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
 
@@ -51,7 +51,7 @@ struct StaticDecodeKernelConfig {
   static constexpr int team_threads = row_warps * kWarpSize;
   static_assert(n_teams * row_warps == n_warps, "n_warps is a multiple of B_r / 16, a team");
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
-  static_assert(!token_scales || row_warps == 1, "a warp copies the scales of its own keys");
+  static_assert(!per_token_scale || row_warps == 1, "a warp copies the scales of its own keys");
 
   // When blocks ask for all lengths: when their first keys are on their way, if there are
   // registers.
@@ -59,8 +59,8 @@ struct StaticDecodeKernelConfig {
 
   // How finely blocks share out work (attention/key_splits.cuh): the last of a work tile's blocks
   // adds up what all have summed, more slowly the longer rows are.
-  static constexpr int fewest_rounds = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
-  static constexpr int fewest_rounds_of_many = (d_head > 128 ? 32 : 16) * row_warps;
+  static constexpr int min_steps = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
+  static constexpr int min_steps_of_many = (d_head > 128 ? 32 : 16) * row_warps;
   static constexpr int splits_at_once = flashsmith::splits_at_once(CFG);
 
   // How tiles lie in shared memory.
@@ -79,7 +79,7 @@ struct StaticDecodeKernelConfig {
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.bias, "decode adds no bias");
   static_assert(!VARIANT.dropout, "decode drops no weights");
-  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+  static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
   static constexpr SoftmaxPolicy softmax = {
       .fold_scale = true, .lazy_rescale_log2 = 8, .stale_maximum = false, .fma_exponentials = 0};
 
@@ -95,21 +95,21 @@ struct StaticDecodeKernelConfig {
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
   using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns
 
-  struct Rows {
+  struct StageRows {
     alignas(128) cache_t K[B_c * d_head];
     alignas(128) cache_t V[B_c * d_head];
   };
   struct ScaledRows {
-    Rows rows;
+    StageRows rows;
     alignas(128) float K_scales[kWarpSize], V_scales[kWarpSize];
   };
-  using Stage = std::conditional_t<token_scales, ScaledRows, Rows>;
+  using Stage = std::conditional_t<per_token_scale, ScaledRows, StageRows>;
   struct SharedMemory {
     Stage rings[n_teams][n_stages];
     alignas(128) value_t Q[Q_in_registers ? 1 : B_r * d_head];
     alignas(128) uint32_t arrived;
   };
-  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(Rows, V);
+  static constexpr int stage_bytes = sizeof(Stage), V_offset = offsetof(StageRows, V);
   static constexpr int K_scales_offset = offsetof(ScaledRows, K_scales);
   static constexpr int V_scales_offset = offsetof(ScaledRows, V_scales);
   static constexpr int ring_bytes = n_stages * stage_bytes;
@@ -122,8 +122,8 @@ struct StaticDecodeKernelConfig {
   // pass reach all banks, and behind them two words a row.
   static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
   static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
-  static constexpr int totals_offset = B_r * sum_row_bytes;
-  static_assert(totals_offset + B_r * kRowTotals * static_cast<int>(sizeof(float)) <= ring_bytes,
+  static constexpr int stats_offset = B_r * sum_row_bytes;
+  static_assert(stats_offset + B_r * kStatsPerRow * static_cast<int>(sizeof(float)) <= ring_bytes,
                 "a team's ring has room for its sums");
 };
 

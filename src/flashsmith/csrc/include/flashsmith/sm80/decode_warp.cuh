@@ -56,7 +56,7 @@ class DecodeWarp {
       ptx::barrier_sync();
     }
     if constexpr (Traits::asks_on_the_way) {
-      if (splits.turn_to_line()) {
+      if (splits.use_stream_k()) {
         ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may reuse
         return false;
       }
@@ -75,7 +75,7 @@ class DecodeWarp {
 
  private:
   FLASHSMITH_DEVICE float K_scale() const {
-    if constexpr (!Traits::fp8_cache || Traits::token_scales) return 1.f;
+    if constexpr (!Traits::fp8_cache || Traits::per_token_scale) return 1.f;
     return load_scale(args_.K_scale, split_.batch, split_.head);
   }
 
@@ -178,7 +178,7 @@ class DecodeWarp {
 #pragma unroll
       for (int i = 0; i < B_c / 2; i++) S[0][i] *= Q_factors_[half_of(i)];
     }
-    if constexpr (Traits::token_scales) {
+    if constexpr (Traits::per_token_scale) {
       ColumnScales<B_c>(stage + Traits::K_scales_offset, lane()).multiply(S[0]);
     }
     change_scores(S[0], key);
@@ -195,7 +195,7 @@ class DecodeWarp {
 
   // Scores become weights of values.
   FLASHSMITH_DEVICE void weigh(SAccumulators<Traits> &S, ptx::shared_address stage) {
-    if constexpr (Traits::token_scales) {
+    if constexpr (Traits::per_token_scale) {
       const ColumnScales<B_c> scales(stage + Traits::V_scales_offset, lane());
       const float scale_log2 = Traits::Score::kChanges ? 1.f : args_.problem.softmax_scale_log2;
       Softmax<Traits>::template step<true>(
@@ -294,13 +294,13 @@ class DecodeWarp {
     }
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const RowTotal total = softmax_[0].total(half);
+      const SoftmaxStats row_stats = softmax_[0].stats(half);
       const int row = lane_row(half);
       if (lane() % kLanesPerRow != 0) continue;
       const ptx::shared_address place =
-          ring_ + Traits::totals_offset + row * kRowTotals * sizeof(float);
-      ptx::thread_store_shared_4(place, ptx::float_bits(total.reference));
-      ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(total.sum));
+          ring_ + Traits::stats_offset + row * kStatsPerRow * sizeof(float);
+      ptx::thread_store_shared_4(place, ptx::float_bits(row_stats.reference));
+      ptx::thread_store_shared_4(place + sizeof(float), ptx::float_bits(row_stats.sum));
     }
   }
 };

@@ -61,7 +61,7 @@ FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
 // Q_block kNoCluster: the block has no tile.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     const TileTable::Entry entry = entry_of_block<Traits>(problem);
     return {.Q_block = entry.cluster, .head = ptx::block_index_y(), .batch = entry.batch};
   }
@@ -92,7 +92,7 @@ FLASHSMITH_DEVICE void store_tile(const ForwardKernelArgs &args, const OAccumula
   ptx::warp_sync();
   const typename Traits::Sequence sequence(problem, tile.batch);
   const TensorStrides &strides = problem.O_strides;
-  const Place place = sequence.queries();
+  const RowOffset place = sequence.queries();
   auto *first = static_cast<typename Traits::value_t *>(problem.O) + place.batch * strides.batch +
                 tile.head * strides.head + (place.row + row) * strides.seq;
   store_tile_to_O<Traits>(first, strides.seq, rows, sequence.seq_len_q() - row,

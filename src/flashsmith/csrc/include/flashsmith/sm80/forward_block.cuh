@@ -57,9 +57,9 @@ class ForwardBlock {
 
   // Blocks of K and V are visited from the last to the first.
   FLASHSMITH_DEVICE void run() {
-    if (Traits::Sequence::kRagged && tile_.Q_block == kNoCluster) return;
+    if (Traits::Sequence::kVarlen && tile_.Q_block == kNoCluster) return;
     load_Q();
-    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_ragged(n_keys(end_ - 1));
+    if constexpr (Traits::config.eager_load_blocks) K_loader_.load_partial(n_keys(end_ - 1));
     keep_Q();
     int block = end_ - 1;
     const int masked = masked_from<Traits>(args_.problem, sequence_, row_);
@@ -93,7 +93,7 @@ class ForwardBlock {
     const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
     // Two divisions before the first load can start: most problems do without.
     const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
-    const Place place = sequence_.keys();
+    const RowOffset place = sequence_.keys();
     const int64_t first_key = static_cast<int64_t>(end_ - 1) * B_c + place.row;
     return KVLoader(shared_ + offset,
                     static_cast<const value_t *>(tensor) + place.batch * strides.batch +
@@ -106,11 +106,11 @@ class ForwardBlock {
 
   FLASHSMITH_DEVICE void load_Q() const {
     const TensorStrides &strides = args_.Q_strides;
-    const Place place = sequence_.queries();
+    const RowOffset place = sequence_.queries();
     const auto *rows = static_cast<const value_t *>(args_.Q) + place.batch * strides.batch +
                        tile_.head * strides.head + (place.row + row_) * strides.seq;
     TileLoader<Traits, B_r>(shared_ + Traits::Q_offset, rows, strides.seq, args_.problem.d_qk)
-        .load_ragged(sequence_.seq_len_q() - row_);
+        .load_partial(sequence_.seq_len_q() - row_);
   }
 
   FLASHSMITH_DEVICE void keep_Q() {
@@ -126,7 +126,7 @@ class ForwardBlock {
   template <Visit kVisit>
   static FLASHSMITH_DEVICE void load(const KVLoader &loader, int n_keys) {
     if constexpr (kVisit == Visit::first) {
-      loader.load_ragged(n_keys);
+      loader.load_partial(n_keys);
     } else {
       loader.load();
     }

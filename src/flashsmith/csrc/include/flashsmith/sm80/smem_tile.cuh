@@ -53,9 +53,9 @@ struct SmemTile {
 template <typename Traits, int kThreads>
 struct ChunkWalk {
   static constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
-  static constexpr int kMostChunks = 16;  // 256 bytes of a row are two lines of L2
+  static constexpr int kMaxChunks = 16;  // 256 bytes of a row are two lines of L2
   static constexpr int kPowerOfTwo = kRowChunks & -kRowChunks;  // the largest that divides
-  static constexpr int kPanelChunks = kPowerOfTwo < kMostChunks ? kPowerOfTwo : kMostChunks;
+  static constexpr int kPanelChunks = kPowerOfTwo < kMaxChunks ? kPowerOfTwo : kMaxChunks;
   static constexpr int kPanels = kRowChunks / kPanelChunks;
   static constexpr int kRows = kThreads / kPanelChunks;
 
@@ -102,16 +102,16 @@ class TileLoader {
   FLASHSMITH_DEVICE void load() const { load_rows<false>(kRows); }
 
   // The first n_rows rows are there, or more; zeros stand in for the others.
-  FLASHSMITH_DEVICE void load_ragged(int n_rows) const { load_rows<true>(n_rows); }
+  FLASHSMITH_DEVICE void load_partial(int n_rows) const { load_rows<true>(n_rows); }
 
  private:
-  template <bool kRagged>
+  template <bool kPartial>
   FLASHSMITH_DEVICE void load_rows(int n_rows) const {
     if constexpr (Traits::config.async_copy) {
 #pragma unroll
       for (int i = 0; i < kPasses; i++) {
-        if constexpr (kRagged || Traits::padded) {
-          ptx::cp_async_16_or_zero(destination(i), source(i), is_there<kRagged>(i, n_rows));
+        if constexpr (kPartial || Traits::padded) {
+          ptx::cp_async_16_or_zero(destination(i), source(i), is_there<kPartial>(i, n_rows));
         } else {
           ptx::cp_async_16(destination(i), source(i));
         }
@@ -125,9 +125,10 @@ class TileLoader {
         ptx::Chunk data[kBatch];
 #pragma unroll
         for (int i = first; i < first + kBatch && i < kPasses; i++) {
-          data[i - first] = kRagged || Traits::padded ? ptx::load_global_16_or_zero(
-                                                            source(i), is_there<kRagged>(i, n_rows))
-                                                      : ptx::load_global_16(source(i));
+          data[i - first] =
+              kPartial || Traits::padded
+                  ? ptx::load_global_16_or_zero(source(i), is_there<kPartial>(i, n_rows))
+                  : ptx::load_global_16(source(i));
         }
 #pragma unroll
         for (int i = first; i < first + kBatch && i < kPasses; i++) {
@@ -140,10 +141,10 @@ class TileLoader {
   // Passes go down the rows of a panel, then on to the next.
   static constexpr int kPassesOfPanel = kRows / Walk::kRows;
   FLASHSMITH_DEVICE int row(int pass) const { return row_ + pass % kPassesOfPanel * Walk::kRows; }
-  template <bool kRagged>
+  template <bool kPartial>
   FLASHSMITH_DEVICE bool is_there(int pass, int n_rows) const {
     if (Traits::padded && pass / kPassesOfPanel * Walk::kPanelChunks >= chunks_left_) return false;
-    return !kRagged || row(pass) < n_rows;
+    return !kPartial || row(pass) < n_rows;
   }
   FLASHSMITH_DEVICE const value_t *source(int pass) const {
     const int columns = pass / kPassesOfPanel * Walk::kPanelChunks * kChunkElements;

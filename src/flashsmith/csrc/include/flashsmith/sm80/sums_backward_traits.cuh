@@ -81,35 +81,34 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = NoDropout;
   static_assert(!VARIANT.bias, "the sums backward gives no gradient of a bias");
   static_assert(!VARIANT.dropout, "the sums backward has no registers for dropout");
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
-  static constexpr Sums sums = Sums::in_any_order;
+  static constexpr DQAccumulation dQ_accumulation = DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = ptx::kHasWideAdds;
   static constexpr bool shares_weights = flashsmith::shares_weights(CFG);
   static constexpr int n_threads = threads_per_block(CFG);
 
   // Scores are in registers for so many queries at a time: all of a warp's, if that leaves room for
   // fragments and addresses, and for what changes scores.
-  static constexpr int kFewestColumns = 16;
-  static_assert(accumulator_registers(CFG, false, kFewestColumns) <= 208,
+  static constexpr int kMinColumns = 16;
+  static_assert(accumulator_registers(CFG, false, kMinColumns) <= 208,
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses");
   static constexpr int columns_with_room() {
     const int room = Score::kChanges ? 160 : 192;
     int columns = N::queries_per_warp;
-    while (columns > kFewestColumns &&
-           accumulator_registers(CFG, Score::kHasFactor, columns) > room) {
+    while (columns > kMinColumns && accumulator_registers(CFG, Score::kHasFactor, columns) > room) {
       columns /= 2;
     }
     return columns;
   }
   static constexpr int columns = columns_with_room();
 
-  // How many blocks should be resident on a multiprocessor: told so, ptxas uses the registers that
+  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
   // this leaves a thread.
   static constexpr int blocks_per_SM =
       65536 / (n_threads * (accumulator_registers(CFG, Score::kHasFactor, columns) + 60));

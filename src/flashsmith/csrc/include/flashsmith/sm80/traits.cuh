@@ -53,7 +53,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "the sm80 family copies K and V from rows, not from pages");
@@ -81,7 +81,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   // With all fragments of Q loaded at once they stay in registers for the whole kernel.
   static constexpr bool Q_in_registers = CFG.Q_mma_load_K_fragments == 0;
 
-  // How many blocks should be resident on a multiprocessor. Told so, ptxas keeps within the
+  // How many blocks should be resident on an SM. Told so, ptxas keeps within the
   // registers that this leaves a thread, and uses them; by itself it misses a block by a register
   // or two, or stops far below.
   static constexpr int kRegistersPerSM = 65536;

@@ -32,7 +32,7 @@ struct Sm90ForwardKernelConfig {
   bool fp8_scores;
   bool fp8_values;
   bool two_level;
-  bool long_turns;
+  bool ping_pong_until_exp;
 
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
@@ -61,8 +61,8 @@ struct Sm90ForwardKernelArgs {
 
 // Of maps of sequences with lengths of their own: a sequence ends at this row, and so many bytes
 // less one row are the stride that takes it back. Their product is 2^64, which is no distance.
-constexpr int kRaggedRows = 1 << 30;
-constexpr uint64_t kRaggedShift = uint64_t{1} << 34;
+constexpr int kVarlenRows = 1 << 30;
+constexpr uint64_t kVarlenShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
@@ -77,9 +77,9 @@ constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
 
 // Columns of O that are in shared memory at a time, if it leaves by bulk copies.
 constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
-  constexpr int kMost = 128;
+  constexpr int kMax = 128;
   if (!cfg.tma_store) return 0;
-  return cfg.d_head < kMost ? cfg.d_head : kMost;
+  return cfg.d_head < kMax ? cfg.d_head : kMax;
 }
 
 // Rows in shared memory: box after box of a tensor map, each one swizzle wide, 128 bytes, or 64 or
@@ -153,9 +153,9 @@ constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {
   return (seq_len_q + cluster_rows - 1) / cluster_rows * cfg.cluster_size;
 }
 
-// Thread blocks of a launch on a GPU with so many multiprocessors.
-constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int multiprocessors) {
-  const int resident = multiprocessors / cfg.cluster_size * cfg.cluster_size;
+// Thread blocks of a launch on a GPU with so many SMs.
+constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int num_sms) {
+  const int resident = num_sms / cfg.cluster_size * cfg.cluster_size;
   return cfg.persistent && resident < n_tiles ? resident : n_tiles;
 }
 

@@ -9,7 +9,7 @@ namespace flashsmith {
 
 // When a warpgroup has the tensor cores to itself: never, from dV to dK of a block, or from dV of a
 // block to dP of the next.
-enum class Turns : int8_t { none, gradients, gradients_and_scores };
+enum class PingPongScope : int8_t { none, gradients, gradients_and_scores };
 
 // One point of the configuration space of the sm90 family's backward. Same fields, in the same
 // order, as the Python class of this name. The fields are described in docs/knobs.md.

@@ -16,8 +16,8 @@ class BackwardConsumer {
   using factor_t = typename Traits::factor_t;
   using Barriers = BackwardBarriers<Traits>;
   using Position = ConsumerPosition<Traits>;
-  static constexpr Turns kTurns = static_cast<Turns>(Traits::config.turns);
-  static constexpr bool kFinishes = Traits::sums == Sums::in_order;
+  static constexpr PingPongScope kPingPongScope = static_cast<PingPongScope>(Traits::config.turns);
+  static constexpr bool kFinishes = Traits::dQ_accumulation == DQAccumulation::ordered;
   static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
 
   const Sm90BackwardKernelArgs &args_;
@@ -60,9 +60,9 @@ class BackwardConsumer {
     if (tile_.n_steps == 0) return;
     ptx::mbarrier_wait_parity(Barriers::keys().full, position_.parity(Position::ring_of_keys));
     V_.load();
-    if constexpr (kTurns == Turns::gradients_and_scores) scheduler_.wait();
+    if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.wait();
     walk();
-    if constexpr (kTurns == Turns::gradients_and_scores) scheduler_.pass();
+    if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.pass();
     ptx::pin_registers(dK_);
     ptx::pin_registers(dV_);
   }
@@ -101,17 +101,17 @@ class BackwardConsumer {
   FLASHSMITH_DEVICE void visit() {
     issue_S();
     issue_dP();
-    if constexpr (kTurns == Turns::gradients_and_scores) scheduler_.pass();
+    if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.pass();
     ptx::wgmma_wait_group<1>();
     make_P();
     ptx::wgmma_wait_group<0>();
     make_dS();
     store_dS();
-    if constexpr (kTurns != Turns::none) scheduler_.wait();
+    if constexpr (kPingPongScope != PingPongScope::none) scheduler_.wait();
     issue_key_gradient<Traits>(dV_, P_operand_, dO_place());
     if constexpr (kShare != dQShare::none) issue_dQ_before();
     issue_key_gradient<Traits>(dK_, dS_operand_, Q_place());
-    if constexpr (kTurns == Turns::gradients) scheduler_.pass();
+    if constexpr (kPingPongScope == PingPongScope::gradients) scheduler_.pass();
     ptx::wgmma_wait_group<1>();
     release(Barriers::dO(position_.dO).empty);
     if constexpr (kShare != dQShare::none) free_dS_before();

@@ -14,7 +14,7 @@ FLASHSMITH_DEVICE void store_key_gradient(void *out, const TensorStrides &stride
                                           const KeyTile<Traits> &tile, int warpgroup,
                                           const KeyAccumulator<Traits> &sums, float factor) {
   using value_t = typename Traits::value_t;
-  const Place place = tile.sequence.keys();
+  const RowOffset place = tile.sequence.keys();
   const int warp = ptx::thread_index() % kWarpgroupSize / kWarpSize;
   const int key = tile.key + warpgroup * kWgmmaM + warp * kWarpRows;
   const GradientRows<value_t> rows{static_cast<value_t *>(out) + place.batch * strides.batch +

@@ -30,7 +30,7 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
 }
 
 // dK and dV, and dQ's sums. Grid: blocks of B_c keys of the longest sequence, of all heads of k; of
-// persistent blocks at most as many as there are multiprocessors. Block: threads_per_block(CFG).
+// persistent blocks at most as many as there are SMs. Block: threads_per_block(CFG).
 // Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
@@ -54,7 +54,7 @@ template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
   sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
-  if constexpr (Traits::sums == Sums::in_any_order) {
+  if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
     conversion = dQ_conversion_kernel<Traits, Sm90BackwardKernelArgs>;
   }
   return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,

@@ -61,6 +61,6 @@ struct BackwardBarriers {
 template <typename Traits>
 using BackwardScheduler =
     WarpgroupScheduler<Traits::n_warpgroups,
-                       static_cast<Turns>(Traits::config.turns) != Turns::none>;
+                       static_cast<PingPongScope>(Traits::config.turns) != PingPongScope::none>;
 
 }  // namespace flashsmith::sm90

@@ -66,7 +66,7 @@ class KeyTileProducer {
     position_.n_blocks_before_keys = kBlocks;
     const ptx::shared_address shared = ptx::shared_memory();
     const BufferBarriers barriers = Barriers::keys();
-    const Place place = tile_.sequence.keys();
+    const RowOffset place = tile_.sequence.keys();
     const int length = tile_.sequence.seq_len_k(), head = tile_.head_kv;
     // A block with one tile loads them once.
     if constexpr (Traits::config.persistent) {
@@ -145,7 +145,7 @@ class dQAdder {
          step += Traits::dQ_period) {
       const int head = step / tile_.n_blocks;
       const int block = tile_.visited(step - head * tile_.n_blocks);
-      if constexpr (Traits::sums == Sums::in_order) {
+      if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
         take_turn(block, tile_.first_head + head);
       } else {
         wait_for_dQ();

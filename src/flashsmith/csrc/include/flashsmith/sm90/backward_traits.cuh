@@ -23,11 +23,12 @@ struct BackwardTraits {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
-  static constexpr Sums sums = CFG.dQ_in_order ? Sums::in_order : Sums::in_any_order;
+  static constexpr DQAccumulation dQ_accumulation =
+      CFG.dQ_in_order ? DQAccumulation::ordered : DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
@@ -58,10 +59,10 @@ struct BackwardTraits {
   static constexpr int key_steps = B_c / kWgmmaK;       // of dQ
   static constexpr int V_register_steps = CFG.V_steps_in_registers;
   // Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma.
-  static constexpr int most_V_register_steps = n_warpgroups == 3 ? 0
-                                               : d_head == 128   ? 4
-                                                                 : score_steps;
-  static_assert(V_register_steps >= 0 && V_register_steps <= most_V_register_steps,
+  static constexpr int max_V_register_steps = n_warpgroups == 3 ? 0
+                                              : d_head == 128   ? 4
+                                                                : score_steps;
+  static_assert(V_register_steps >= 0 && V_register_steps <= max_V_register_steps,
                 "as many steps of V dO^T take V from registers as there is room for");
 
   // A tile in shared memory is as many boxes of a tensor map as d_head is wide.

@@ -19,7 +19,7 @@ struct Sm90DecodeKernelConfig {
   bool ping_pong;
 
   // K and V have the type of Q.
-  static constexpr bool fp8_cache = false, token_scales = false;
+  static constexpr bool fp8_cache = false, per_token_scale = false;
 
   constexpr auto operator<=>(const Sm90DecodeKernelConfig &) const = default;
 };
@@ -47,7 +47,7 @@ constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &c
           .fp8_scores = false,
           .fp8_values = false,
           .two_level = false,
-          .long_turns = false};
+          .ping_pong_until_exp = false};
 }
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
@@ -65,7 +65,7 @@ struct Sm90DecodeKernelArgs {
 typedef void (*sm90_decode_kernel_fn)(const Sm90DecodeKernelArgs);
 
 struct Sm90DecodeKernels {
-  sm90_decode_kernel_fn decode, merge;
+  sm90_decode_kernel_fn decode, combine;
   append_kernel_fn append;
 };
 

@@ -88,7 +88,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 
   FLASHSMITH_DEVICE SplitsState first_state() const {
     KeySplits<Traits> splits(args_.problem);
-    splits.turn_to_line();
+    splits.use_stream_k();
     return splits.state();
   }
 
@@ -113,7 +113,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   }
 
   // Products read sums, even those that begin with zeros: so nobody asks for those of before, and
-  // whoever merges has their registers.
+  // whoever combines has their registers.
   FLASHSMITH_DEVICE void clear() {
     O_ = OutputSums<Traits>();
 #pragma unroll

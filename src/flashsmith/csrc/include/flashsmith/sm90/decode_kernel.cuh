@@ -4,7 +4,7 @@
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"
-#include "flashsmith/attention/merge_kernel.cuh"
+#include "flashsmith/attention/combine_kernel.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/decode_consumer.cuh"
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 template <typename Traits>
 constexpr Sm90DecodeKernels decode_kernels() {
   return {.decode = decode_kernel<Traits>,
-          .merge = merge_kernel<Traits, Sm90DecodeKernelArgs>,
+          .combine = combine_kernel<Traits, Sm90DecodeKernelArgs>,
           .append = cache_append_kernel<Traits>};
 }
 

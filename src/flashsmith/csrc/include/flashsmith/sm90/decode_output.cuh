@@ -1,11 +1,12 @@
-// What becomes of a warpgroup's sums: rows of O, or where a work tile is split, sums to be merged.
+// What becomes of a warpgroup's sums: rows of O, or where a work tile is split, sums to be
+// combined.
 //
-// Where work tiles have few splits the last one to arrive merges, each warpgroup its own rows, in
+// Where work tiles have few splits the last one to arrive combines, each warpgroup its own rows, in
 // the order of the keys. It would wait long for many: then a kernel of its own does
-// (attention/merge_kernel.cuh).
+// (attention/combine_kernel.cuh).
 #pragma once
 
-#include "flashsmith/attention/split_sums.cuh"
+#include "flashsmith/attention/partial_results.cuh"
 #include "flashsmith/sm90/decode_traits.cuh"
 #include "flashsmith/sm90/gemm.cuh"
 #include "flashsmith/sm90/named_barrier.cuh"
@@ -15,14 +16,14 @@ namespace flashsmith::sm90 {
 template <typename Traits>
 class DecodeOutput {
   using Accumulator = OAccumulator<Traits>;
-  using Totals = RowTotal[kHalves];
-  // What splits have handed on is added up for so many columns at a time, as registers allow.
+  using Stats = SoftmaxStats[kHalves];
+  // What splits have stored is added up for so many columns at a time, as registers allow.
   static constexpr int kPassColumns = Traits::d_head <= 128 ? Traits::d_head : 64;
-  static_assert(kPassColumns % (kLanesPerRow * kSumChunk) == 0, "a pass stores whole chunks");
+  static_assert(kPassColumns % (kLanesPerRow * kPartialChunk) == 0, "a pass stores whole chunks");
 
   const DecodeProblem &problem_;
   const KeySplit &split_;
-  const SplitSums<Traits> sums_;
+  const PartialResults<Traits> sums_;
   const int warpgroup_;
 
  public:
@@ -30,15 +31,15 @@ class DecodeOutput {
       : problem_(problem), split_(split), sums_(problem, split), warpgroup_(warpgroup) {}
 
   FLASHSMITH_DEVICE void write(const Accumulator &O, const Softmax<Traits> &softmax) const {
-    const Totals totals = {softmax.total(0), softmax.total(1)};
+    const Stats stats = {softmax.stats(0), softmax.stats(1)};
     if (split_.count == 1) {
       float factor[kHalves];
-      finish_rows(factor, totals);
+      finish_rows(factor, stats);
       store(O, factor, 0);
       return;
     }
-    hand_on(O, totals);
-    if (problem_.split.split_tiles == nullptr && is_last()) merge_splits();
+    store_partial(O, stats);
+    if (problem_.split.split_tiles == nullptr && is_last()) combine_splits();
   }
 
  private:
@@ -53,7 +54,7 @@ class DecodeOutput {
   // ---- sums ----
 
   // The four lanes of a row have eight numbers side by side.
-  FLASHSMITH_DEVICE void hand_on(const Accumulator &O, const Totals &totals) const {
+  FLASHSMITH_DEVICE void store_partial(const Accumulator &O, const Stats &stats) const {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
@@ -65,16 +66,16 @@ class DecodeOutput {
         ptx::thread_store_global_8(place + 8 * i, ptx::float_bits(O[element]),
                                    ptx::float_bits(O[element + 1]));
       }
-      if (lane() % kLanesPerRow == 0) sums_.hand_on_total(totals[half], row);
+      if (lane() % kLanesPerRow == 0) sums_.store_partial_stats(stats[half], row);
     }
   }
 
-  // Whether all other splits of the work tile have handed on these rows, too.
+  // Whether all other splits of the work tile have stored these rows, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
     const ptx::shared_address arrived =
         ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
-    // What all handed on, then the arrival.
+    // What all stored, then the arrival.
     ptx::named_barrier_sync(barrier, kWarpgroupSize);  // order in global memory
     if (ptx::thread_index() % kWarpgroupSize == 0) {
       uint32_t *arrivals =
@@ -85,14 +86,14 @@ class DecodeOutput {
     return ptx::load_shared_4(arrived) != 0;
   }
 
-  FLASHSMITH_DEVICE void merge_splits() const {
-    Totals all = {{.reference = -INFINITY, .sum = 0.f, .kept = 1.f},
-                  {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
+  FLASHSMITH_DEVICE void combine_splits() const {
+    Stats all = {{.reference = -INFINITY, .sum = 0.f, .kept = 1.f},
+                 {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
 #pragma unroll 4
     for (int i = 0; i < split_.count; i++) {
 #pragma unroll
       for (int half = 0; half < kHalves; half++) {
-        const float own = sums_.handed_total(i, lane_row(half)).reference;
+        const float own = sums_.load_partial_stats(i, lane_row(half)).reference;
         all[half].reference = fmaxf(all[half].reference, own);
       }
     }
@@ -109,8 +110,7 @@ class DecodeOutput {
   }
 
   // What a split has of the columns from `column` on. Of rows that are not there it is anything.
-  FLASHSMITH_DEVICE void add_split(Fragment<kPassColumns> &O, Totals &all, int i,
-                                   int column) const {
+  FLASHSMITH_DEVICE void add_split(Fragment<kPassColumns> &O, Stats &all, int i, int column) const {
     Fragment<kPassColumns> parts;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
@@ -119,13 +119,13 @@ class DecodeOutput {
 #pragma unroll
       for (int k = 0; k < kPassColumns / 8; k++) {
         const int element = 4 * k + 2 * half;
-        ptx::load_handed_8(parts[element], parts[element + 1], place + 8 * k);
+        ptx::load_global_cg_8(parts[element], parts[element + 1], place + 8 * k);
       }
     }
     float weight[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const RowTotal own = sums_.handed_total(i, lane_row(half));
+      const SoftmaxStats own = sums_.load_partial_stats(i, lane_row(half));
       weight[half] = rescaled(own, all[half].reference);
       all[half].sum = fmaf(own.sum, weight[half], all[half].sum);
     }
@@ -136,13 +136,14 @@ class DecodeOutput {
   // ---- rows of O ----
 
   // Sets what the lane's rows are to be multiplied with, and writes their log-sum-exps.
-  FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Totals &totals) const {
+  FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Stats &stats) const {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
-      const RowTotal total = with_sink<Traits>(totals[half], problem_, rows().head(row));
-      factor[half] = total.sum == 0.f ? 0.f : total.kept / total.sum;
-      if (row < rows().count() && lane() % kLanesPerRow == 0) sums_.store_log_sum_exp(total, row);
+      const SoftmaxStats row_stats = with_sink<Traits>(stats[half], problem_, rows().head(row));
+      factor[half] = row_stats.sum == 0.f ? 0.f : row_stats.kept / row_stats.sum;
+      if (row < rows().count() && lane() % kLanesPerRow == 0)
+        sums_.store_log_sum_exp(row_stats, row);
     }
   }
 
@@ -152,14 +153,14 @@ class DecodeOutput {
   FLASHSMITH_DEVICE void store(const float (&O)[kElements], const float (&factor)[kHalves],
                                int first) const {
     using value_t = typename Traits::value_t;
-    const int lane_column = first + lane() % kLanesPerRow * kSumChunk;
+    const int lane_column = first + lane() % kLanesPerRow * kPartialChunk;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const int row = lane_row(half);
       value_t *out = static_cast<value_t *>(problem_.O) +
                      rows().offset(problem_.O_strides, split_.batch, row) + lane_column;
 #pragma unroll
-      for (int column = 0; column < 2 * kElements; column += kLanesPerRow * kSumChunk) {
+      for (int column = 0; column < 2 * kElements; column += kLanesPerRow * kPartialChunk) {
         ptx::Chunk chunk;
 #pragma unroll
         for (int i = 0; i < 4; i++) {

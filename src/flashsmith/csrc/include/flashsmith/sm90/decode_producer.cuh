@@ -21,7 +21,7 @@ FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args, bool
   const int batch_rows = is_V ? args.V_batch_rows : args.K_batch_rows;
   RingPosition<Traits::n_stages> stage;
   KeySplits<Traits> splits(args.problem);
-  splits.turn_to_line();
+  splits.use_stream_k();
   KeySplit split;
   while (splits.next(split)) {
     const DecodeSequence sequence(args.problem, split.batch);

@@ -13,17 +13,17 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   using Forward = KernelTraits<forward_config(CFG), VARIANT>;
   using cache_t = typename Forward::value_t;
   using Sequence = DecodeSequence;
-  static constexpr bool fp8_cache = false, token_scales = false;
+  static constexpr bool fp8_cache = false, per_token_scale = false;
   static_assert(CFG.n_warpgroups <= 2, "1 or 2 warpgroups share the rows of Q");
   static_assert(!VARIANT.window, "boxes bring all rows of a block, those before a window, too");
   static_assert(!VARIANT.bias, "decode adds no bias");
   static_assert(!VARIANT.dropout, "decode drops no weights");
-  static_assert(!VARIANT.ragged, "lengths are arguments of every decode");
+  static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
 
   // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
-  // keys, and many blocks merge what those of a work tile have summed.
-  static constexpr int n_teams = 1, fewest_rounds = 1;
-  static constexpr int many_splits = 128, fewest_rounds_of_many = 2;
+  // keys, and many blocks combine what those of a work tile have summed.
+  static constexpr int n_teams = 1, min_steps = 1;
+  static constexpr int many_splits = 128, min_steps_of_many = 2;
 
   // The producer shares out work, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};

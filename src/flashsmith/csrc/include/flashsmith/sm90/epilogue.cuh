@@ -80,7 +80,7 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
   using value_t = typename Traits::value_t;
   const typename Traits::Sequence sequence(args.problem, rows.batch);
   const int lane = ptx::thread_index() % kWarpSize, quad_lane = lane % 4;
-  const Place place = sequence.queries();
+  const RowOffset place = sequence.queries();
   value_t *first = static_cast<value_t *>(args.problem.O) +
                    place.batch * args.problem.O_strides.batch +
                    rows.head * args.problem.O_strides.head + place.row * args.problem.O_strides.seq;

@@ -15,7 +15,7 @@
 
 namespace flashsmith::sm90 {
 
-// Grid: grid_blocks(CFG, tiles, multiprocessors), in clusters of cluster_size along x. Block:
+// Grid: grid_blocks(CFG, tiles, num_sms), in clusters of cluster_size along x. Block:
 // threads_per_block(CFG). Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
   // A warp that has nothing else to do yet finds the block's tile, where no launch listed the
   // tiles.
-  const bool has_one_tile = Traits::Sequence::kRagged && !TileTable{args.problem.tiles}.is_made();
-  if constexpr (Traits::Sequence::kRagged) {
+  const bool has_one_tile = Traits::Sequence::kVarlen && !TileTable{args.problem.tiles}.is_made();
+  if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile && ptx::warp_index() == 1) keep_own_entry<Traits>(args.problem);
   }
   if constexpr (Traits::cluster_size > 1) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   } else {
     ptx::barrier_sync();
   }
-  if constexpr (Traits::Sequence::kRagged) {
+  if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile) {
       const bool has_none = own_entry<Traits>() == kNoEntry;
       ptx::warp_sync();  // all lanes have read before one of them goes on alone

@@ -40,7 +40,7 @@ class DrawnTiles {
   }
 
  private:
-  static constexpr bool kDrawsAll = Traits::sums == Sums::in_order;
+  static constexpr bool kDrawsAll = Traits::dQ_accumulation == DQAccumulation::ordered;
 
   FLASHSMITH_DEVICE int draw() const {
     const int before = kDrawsAll ? 0 : ptx::grid_size_x();
@@ -68,7 +68,7 @@ class AnnouncedTiles {
       : problem_(args.problem) {}
 
   FLASHSMITH_DEVICE int first() {
-    if constexpr (Traits::sums != Sums::in_order) return ptx::block_index_x();
+    if constexpr (Traits::dQ_accumulation != DQAccumulation::ordered) return ptx::block_index_x();
     return after(0);
   }
   FLASHSMITH_DEVICE int after(int) {

@@ -39,7 +39,7 @@ class dKdVProducer {
  private:
   FLASHSMITH_DEVICE void load_keys() {
     const ptx::shared_address shared = ptx::shared_memory(), barrier = Barriers::keys();
-    const Place place = tile_.sequence.keys();
+    const RowOffset place = tile_.sequence.keys();
     const int length = tile_.sequence.seq_len_k(), head = tile_.head_kv;
     ptx::mbarrier_arrive_expect_tx(barrier, 2 * Traits::tile_bytes);
     load_tile<Traits, Traits::box_bytes>(shared + Memory::K, args_.K_map, barrier, tile_.key,

@@ -68,7 +68,7 @@ class dQProducer {
 
   FLASHSMITH_DEVICE void run() {
     const int heads_per_key_head = args_.problem.n_heads / args_.problem.n_heads_kv;
-    const Place place = tile_.sequence.keys();
+    const RowOffset place = tile_.sequence.keys();
     const int length = tile_.sequence.seq_len_k(), head = tile_.head / heads_per_key_head;
     const Rows K{place, length, head, args_.K_batch_rows},
         V{place, length, head, args_.V_batch_rows};
@@ -83,7 +83,7 @@ class dQProducer {
  private:
   FLASHSMITH_DEVICE void load_queries() {
     const ptx::shared_address shared = ptx::shared_memory();
-    const Place place = tile_.sequence.queries();
+    const RowOffset place = tile_.sequence.queries();
     const int length = tile_.sequence.seq_len_q();
 #pragma unroll 1  // the thread has few registers
     for (int warpgroup = 0; warpgroup < Traits::n_warpgroups; warpgroup++) {
@@ -161,7 +161,7 @@ class dQConsumer {
   FLASHSMITH_DEVICE void store() const {
     const GradientArgs &gradient = args_.gradient;
     const TensorStrides &strides = gradient.dQ_strides;
-    const Place place = tile_.sequence.queries();
+    const RowOffset place = tile_.sequence.queries();
     const int row = first_row_of_warp();
     const GradientRows<value_t> rows{
         static_cast<value_t *>(gradient.dQ) + place.batch * strides.batch +

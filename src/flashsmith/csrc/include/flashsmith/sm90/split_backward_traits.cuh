@@ -22,11 +22,11 @@ struct SplitBackwardTraits {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score = ScoreGradients<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias,
                                UserScore<VARIANT.score>, UserScoreGradient<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
-  static constexpr Sums sums = Sums::none;
+  static constexpr DQAccumulation dQ_accumulation = DQAccumulation::registers;
   static_assert(!VARIANT.bias && VARIANT.score == 0 && !VARIANT.softcap,
                 "scores are changed by ALiBi alone: there are no registers for derivatives");
 

@@ -35,7 +35,7 @@ class TileProducer {
   // The index after this. The caller asks early: a draw takes as long as a load from global memory.
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
-    if constexpr (Traits::Sequence::kRagged) {
+    if constexpr (Traits::Sequence::kVarlen) {
       if (has_one_tile()) return n_blocks;
     }
     if constexpr (Traits::config.dynamic_queue) {
@@ -48,7 +48,7 @@ class TileProducer {
   // The last block to get here leaves the queue as it was found.
   FLASHSMITH_DEVICE void finish() const {
     if constexpr (!Traits::config.dynamic_queue) return;
-    if constexpr (Traits::Sequence::kRagged) {
+    if constexpr (Traits::Sequence::kVarlen) {
       if (has_one_tile()) return;
     }
     const uint32_t n_blocks = ptx::grid_size_x();

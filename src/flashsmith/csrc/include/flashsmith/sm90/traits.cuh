@@ -21,7 +21,7 @@ namespace flashsmith::sm90 {
 constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWgmmaKBytes = 32;
 constexpr int kWarpRows = kOutputBoxRows;
 
-constexpr int kMostStages = 8;  // of K and of V
+constexpr int kMaxStages = 8;  // of K and of V
 
 // Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
 struct RegisterSplit {
@@ -65,11 +65,11 @@ struct KernelTraits {
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
   using Score =
       ScoreChanges<value_t, VARIANT.softcap, VARIANT.alibi, VARIANT.bias, UserScore<VARIANT.score>>;
-  using Sequence = SequenceOf<VARIANT.ragged>;
+  using Sequence = SequenceOf<VARIANT.varlen>;
   using Dropout = DropoutOf<VARIANT.dropout>;
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static constexpr bool paged = VARIANT.paged;
-  static_assert(!paged || VARIANT.ragged, "sequences over pages have lengths of their own");
+  static_assert(!paged || VARIANT.varlen, "sequences over pages have lengths of their own");
   static_assert(!paged || CFG.cluster_size == 1, "each block copies from pages for itself");
   static_assert(!paged || !CFG.fp8_scores, "K and V in pages have 16 bits");
 
@@ -85,11 +85,11 @@ struct KernelTraits {
   static_assert(!paged || B_c / kPageRowMultiple <= kWarpSize, "a lane copies one box of a block");
   static_assert(!fp8_values || B_c % 32 == 0, "B_c is K of wgmma: 32 elements of 8 bits a step");
   static_assert(!fp8_values || CFG.cluster_size == 1, "each block transposes its own V");
-  static_assert(n_stages >= 1 && n_stages <= kMostStages, "there are 1 to 8 stages");
+  static_assert(n_stages >= 1 && n_stages <= kMaxStages, "there are 1 to 8 stages");
   static_assert(!CFG.overlap_softmax || n_stages >= 2,
                 "the next block's K is in shared memory together with this one's V");
   static_assert(!CFG.ping_pong || n_warpgroups >= 2, "one warpgroup has nobody to take turns with");
-  static_assert(!CFG.long_turns || (CFG.ping_pong && CFG.overlap_softmax),
+  static_assert(!CFG.ping_pong_until_exp || (CFG.ping_pong && CFG.overlap_softmax),
                 "turns are longer where there are turns, and a softmax beside a product");
   static_assert(CFG.persistent || !CFG.dynamic_queue, "only persistent blocks ask for more tiles");
   static_assert(!CFG.overlap_tiles || (CFG.persistent && CFG.overlap_softmax),
@@ -116,10 +116,9 @@ struct KernelTraits {
                                             .lazy_rescale_log2 = CFG.lazy_rescale_log2,
                                             .stale_maximum = CFG.stale_maximum,
                                             .fma_exponentials = CFG.fma_exponentials,
-                                            .most_log2 = fp8_values ? kE4m3MostLog2
-                                                         : CFG.stale_maximum
-                                                             ? 0
-                                                             : CFG.lazy_rescale_log2,
+                                            .max_log2 = fp8_values          ? kE4m3MaxLog2
+                                                        : CFG.stale_maximum ? 0
+                                                                            : CFG.lazy_rescale_log2,
                                             .branchless = fp8_values && CFG.lazy_rescale_log2 == 0};
 
   static constexpr int n_threads = threads_per_block(CFG);
@@ -154,7 +153,7 @@ struct KernelTraits {
     uint32_t queue[2];
     uint32_t
         own_entry[2];  // the first: the entry of the one tile that the block has (tile_order.cuh)
-    [[no_unique_address]] Several<uint32_t, fp8_values ? kMostStages : 0> ends;
+    [[no_unique_address]] Several<uint32_t, fp8_values ? kMaxStages : 0> ends;
     uint64_t barriers[n_barriers];
   };
   static constexpr int Q_offset = offsetof(SharedMemory, Q);

@@ -16,7 +16,7 @@
 
 namespace flashsmith::sm90 {
 
-template <int kWarpgroups, bool kTakeTurns, bool kTakeLongTurns = false>
+template <int kWarpgroups, bool kTakeTurns, bool kUntilExp = false>
 class WarpgroupScheduler {
   static constexpr int kThreads = 2 * kWarpgroupSize;  // that wait and that pass
 
@@ -48,10 +48,10 @@ class WarpgroupScheduler {
   // In the forward's loop: when both products are issued, or when the first row's reference is
   // known.
   FLASHSMITH_DEVICE void pass_when_issued() const {
-    if constexpr (!kTakeLongTurns) pass();
+    if constexpr (!kUntilExp) pass();
   }
   FLASHSMITH_DEVICE void pass_when_known(float reference) const {
-    if constexpr (kTakeLongTurns) {
+    if constexpr (kUntilExp) {
       ptx::named_barrier_arrive(ptx::when_known(reference, next_turn()), kThreads);
     }
   }
@@ -65,7 +65,7 @@ class WarpgroupScheduler {
 
 // Of the forward and of decode.
 template <typename Traits>
-using ForwardScheduler =
-    WarpgroupScheduler<Traits::n_warpgroups, Traits::config.ping_pong, Traits::config.long_turns>;
+using ForwardScheduler = WarpgroupScheduler<Traits::n_warpgroups, Traits::config.ping_pong,
+                                            Traits::config.ping_pong_until_exp>;
 
 }  // namespace flashsmith::sm90

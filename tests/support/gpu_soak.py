@@ -1,4 +1,4 @@
-"""The soak of a set of kernels on the card, in parts that run side by side."""
+"""Soaks a set of kernels on the GPU, in parts that run in parallel."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from flashsmith.runtime.device import target_of
 from support.paths import ROOT
 
 PARTS = {"forward": 6, "backward": 4, "decode": 4, "fp8": 1}  # of each set
-SECONDS = 40  # of a part; building comes on top, and what MIN_CASES needs
-RANDOM_CASES = 20  # of each dtype and d_head, after the cases at the seams of tiles
-MIN_CASES = 10  # of each kernel
+SECONDS = 40  # for a part; building and MIN_CASES may take longer
+RANDOM_CASES = 20  # for each dtype and d_head, after the cases at tile boundaries
+MIN_CASES = 10  # for each kernel
 LOGS = ROOT / "build" / "gpu"
 
 
 def kernels_of_set(key: str) -> list[KernelId]:
-    """Returns the kernels of a set of ``get_kernel_configs``, or of ``forward``: those of tables,
-    rules and both progressions."""
+    """Returns the kernels of a set of ``get_kernel_configs``; "forward" is the kernels of tables,
+    heuristics and both progressions."""
     configs: Sequence[KernelConfig]
     if key == "forward":
         configs = [
             *table_configs(),
-            *FORWARD.rule_configs(),
+            *FORWARD.heuristic_configs(),
             *get_kernel_progression_configs(),
             *get_sm90_kernel_progression_configs(),
         ]
@@ -55,15 +55,15 @@ def kernels_of_set(key: str) -> list[KernelId]:
 
 
 def kernels_of_part(key: str, part: int) -> list[KernelId]:
-    """Returns kernels that can share cases stay together."""
+    """Returns a part of a set's kernels; kernels that can share cases are in the same part."""
     groups = groups_of(kernels_of_set(key))[part :: PARTS[key]]
     return [kernel for group in groups for kernel in group]
 
 
 def assert_part_is_right(key: str, part: int) -> None:
-    """Soaks a part of a set. The log is kept, also of a soak that was cut off."""
+    """Soaks a part of a set. The log is kept, even of a soak that was cut off."""
     kernels = kernels_of_part(key, part)
-    load_kernels(kernels, target_of(torch.device("cuda")))  # compilers run side by side
+    load_kernels(kernels, target_of(torch.device("cuda")))  # all compilers run in parallel
     plan = SoakPlan(random_cases=RANDOM_CASES, seconds=SECONDS, min_cases=MIN_CASES)
     tallies: dict[KernelId, Tally] = {}
     started = time.monotonic()
@@ -72,14 +72,14 @@ def assert_part_is_right(key: str, part: int) -> None:
     finally:
         LOGS.mkdir(parents=True, exist_ok=True)
         write_csv(LOGS / f"soak_{key}_{part}.csv", tallies.values(), environment_stamp())
-    least = min(tally.cases for tally in tallies.values())
-    print(f"{len(kernels)} kernels, {least} problems or more, {time.monotonic() - started:.0f} s")
+    minimum = min(tally.cases for tally in tallies.values())
+    print(f"{len(kernels)} kernels, {minimum} problems or more, {time.monotonic() - started:.0f} s")
     assert_none_wrong(tallies)
-    assert least >= MIN_CASES, f"a kernel takes only {least} problems of those that were drawn"
+    assert minimum >= MIN_CASES, f"a kernel takes only {minimum} problems of those that were drawn"
 
 
 def assert_none_wrong(tallies: Mapping[KernelId, Tally]) -> None:
-    """Names the first failures, and how to see them again."""
+    """Fails with the first failures, and the commands that reproduce them."""
     wrong = [verdict for tally in tallies.values() for verdict in tally.failures]
     lines = [
         f"{v.sentence}\n  {reproduce(v.instance.config.short_form(), v.case)}" for v in wrong[:10]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flashsmith.configs import Variant
 
 
-class Extras(NamedTuple):
+class CallArgs(NamedTuple):
     """Tensors that speak DLPack, and numbers; those that a kernel's variant has, and no others.
 
     alibi_slopes: (n_heads,) or (batch, n_heads), float32.
@@ -65,13 +65,13 @@ class Extras(NamedTuple):
             alibi=self.alibi_slopes is not None,
             bias=self.bias is not None,
             sinks=self.sinks is not None,
-            ragged=self.is_ragged,
+            varlen=self.is_varlen,
             dropout=self.rng_state is not None,
             score=self.score,
         )
 
     @property
-    def is_ragged(self) -> bool:
+    def is_varlen(self) -> bool:
         """Whether sequences have lengths of their own."""
         return not (
             self.cu_seqlens_q is self.cu_seqlens_k is self.seqused_q is self.seqused_k is None
@@ -80,7 +80,7 @@ class Extras(NamedTuple):
 
 # One object for each: to make one takes a tenth of a packed call.
 _variant = functools.lru_cache(1024)(Variant)
-_FIRST_NUMBER = Extras._fields.index("softcap")
+_FIRST_NUMBER = CallArgs._fields.index("softcap")
 
 
 class Scales(NamedTuple):
@@ -95,6 +95,6 @@ class Scales(NamedTuple):
     v_scale: Any = None
 
 
-FULL_EXTRAS = Extras()
+FULL_EXTRAS = CallArgs()
 NO_SCALES = Scales()
-CAUSAL_EXTRAS = Extras(window_right=0)
+CAUSAL_EXTRAS = CallArgs(window_right=0)

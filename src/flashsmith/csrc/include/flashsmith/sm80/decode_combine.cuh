@@ -1,8 +1,8 @@
 // How the sums of a block's teams, and of a work tile's splits, become rows of O. The last split to
-// arrive merges few of them; many, a kernel of its own (attention/merge_kernel.cuh).
+// arrive combines few of them; many, a kernel of its own (attention/combine_kernel.cuh).
 #pragma once
 
-#include "flashsmith/attention/split_sums.cuh"
+#include "flashsmith/attention/partial_results.cuh"
 #include "flashsmith/attention/split_tiles.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/sm80/decode_traits.cuh"
@@ -11,19 +11,19 @@ namespace flashsmith::sm80 {
 
 // All threads of the block take part, a chunk of a row each at a time.
 template <typename Traits>
-class DecodeMerge {
-  static constexpr int kRowChunks = Traits::d_head / kSumChunk;
+class DecodeCombine {
+  static constexpr int kRowChunks = Traits::d_head / kPartialChunk;
   static constexpr int kTeamsAtOnce = Traits::n_teams < 4 ? Traits::n_teams : 4;
-  static_assert(Traits::n_threads * kThreadSumBytes <= Traits::n_teams * Traits::ring_bytes,
+  static_assert(Traits::n_threads * kThreadPartialBytes <= Traits::n_teams * Traits::ring_bytes,
                 "the rings have room for the sums of all threads");
 
   const DecodeKernelArgs &args_;
   const KeySplit &split_;
-  const SplitSums<Traits> sums_;
+  const PartialResults<Traits> sums_;
   const ptx::shared_address shared_ = ptx::shared_memory();
 
  public:
-  FLASHSMITH_DEVICE DecodeMerge(const DecodeKernelArgs &args, const KeySplit &split)
+  FLASHSMITH_DEVICE DecodeCombine(const DecodeKernelArgs &args, const KeySplit &split)
       : args_(args), split_(split), sums_(args.problem, split) {}
 
   // The sums lie in the rings, which are free afterwards.
@@ -35,11 +35,12 @@ class DecodeMerge {
       ptx::barrier_sync();
       return;
     }
-    for_each_chunk([&](int row, int chunk) { sums_.hand_on(of_teams(row, chunk), row, chunk); });
+    for_each_chunk(
+        [&](int row, int chunk) { sums_.store_partial(of_teams(row, chunk), row, chunk); });
     if (args_.problem.split.split_tiles != nullptr) {
       ptx::barrier_sync();
     } else if (is_last()) {
-      merge_splits();
+      combine_splits();
     }
   }
 
@@ -56,7 +57,7 @@ class DecodeMerge {
   }
 
   // As many threads as there are share the splits of a chunk.
-  FLASHSMITH_DEVICE void merge_splits() const {
+  FLASHSMITH_DEVICE void combine_splits() const {
     const int n = n_chunks(), groups = n < Traits::n_threads ? Traits::n_threads / n : 1;
     if (groups == 1) {
       for_each_chunk([&](int row, int chunk) { store(of_splits(row, chunk, 0, 1), row, chunk); });
@@ -64,31 +65,31 @@ class DecodeMerge {
     }
     const int group = ptx::thread_index() / n, i = ptx::thread_index() % n;
     const int row = i / kRowChunks, chunk = i % kRowChunks;
-    const ThreadSums shared(shared_);
+    const ThreadPartials shared(shared_);
     if (group < groups) shared.put(ptx::thread_index(), of_splits(row, chunk, group, groups));
     ptx::barrier_sync();
     if (group == 0) store(shared.of_groups(i, n, groups), row, chunk);
     ptx::barrier_sync();
   }
 
-  FLASHSMITH_DEVICE RowSums of_teams(int row, int chunk) const {
+  FLASHSMITH_DEVICE PartialResult of_teams(int row, int chunk) const {
     const auto load = [&](int team) {
       const ptx::shared_address ring = shared_ + team * Traits::ring_bytes;
-      return ThreadSums::load(
-          ring + row * Traits::sum_row_bytes + chunk * kSumChunk * sizeof(float),
-          ring + Traits::totals_offset + row * kRowTotals * sizeof(float));
+      return ThreadPartials::load(
+          ring + row * Traits::sum_row_bytes + chunk * kPartialChunk * sizeof(float),
+          ring + Traits::stats_offset + row * kStatsPerRow * sizeof(float));
     };
-    return merge_parts<kTeamsAtOnce>(0, Traits::n_teams, 1, load);
+    return combine_partials<kTeamsAtOnce>(0, Traits::n_teams, 1, load);
   }
 
-  FLASHSMITH_DEVICE RowSums of_splits(int row, int chunk, int first, int step) const {
-    return sums_.template merged<Traits::splits_at_once>(row, chunk, first, step);
+  FLASHSMITH_DEVICE PartialResult of_splits(int row, int chunk, int first, int step) const {
+    return sums_.template combined<Traits::splits_at_once>(row, chunk, first, step);
   }
 
-  // Whether all other splits of the work tile have handed on their sums, too.
+  // Whether all other splits of the work tile have stored their partial results, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const ptx::shared_address arrived = shared_ + Traits::arrived_offset;
-    ptx::barrier_sync();  // order in global memory: what all threads handed on, then the arrival
+    ptx::barrier_sync();  // order in global memory: what all threads stored, then the arrival
     if (ptx::thread_index() == 0) {
       uint32_t *arrivals = args_.problem.split.arrivals + split_.tile;
       ptx::thread_store_shared_4(arrived, arrive_last(arrivals, split_.count));
@@ -97,7 +98,7 @@ class DecodeMerge {
     return ptx::load_shared_4(arrived) != 0;
   }
 
-  FLASHSMITH_DEVICE void store(const RowSums &sums, int row, int chunk) const {
+  FLASHSMITH_DEVICE void store(const PartialResult &sums, int row, int chunk) const {
     sums_.store(sums, row, chunk, value_scale<Traits>(args_, split_));
   }
 };

@@ -16,7 +16,7 @@ template <int B_c>
 class ColumnScales {
   static constexpr int kOwn = B_c / kLanesPerRow;
   // A scale counts as 2^-60 at least, zero too: P stays within fp32's range.
-  static constexpr float kLeastLog2 = -60.f;
+  static constexpr float kMinLog2 = -60.f;
 
   float scale_[kOwn];
 
@@ -49,7 +49,7 @@ class ColumnScales {
 #pragma unroll
     for (int i = 0; i < B_c / 2; i++) {
       if (half_of(i) != half) continue;
-      const float log2 = fmaxf(ptx::log2_approx(scale_[own(i)]), kLeastLog2);
+      const float log2 = fmaxf(ptx::log2_approx(scale_[own(i)]), kMinLog2);
       maximum = fmaxf(maximum, fmaf(S[i], scale_log2, log2));
     }
     return reduce_row(maximum, [](float a, float b) { return fmaxf(a, b); });

@@ -1,4 +1,4 @@
-"""Scales of single keys and values of 8 bits, which lie beside the rows of a cache."""
+"""Per-token scales of an FP8 KV cache, which lie beside the rows of the cache."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from support.decoding import (
 )
 from support.fp8_caches import FP8, LARGEST, Quantised, quantised, spread
 
-RULES = [
-    DECODE.families[0].rule(DecodeWorkload(dtype, d_head, fp8_cache=True, token_scales=True))
+HEURISTICS = [
+    DECODE.families[0].heuristic(
+        DecodeWorkload(dtype, d_head, fp8_cache=True, per_token_scale=True)
+    )
     for d_head, dtype in (
         (64, DType.BF16), (96, DType.FP16), (128, DType.BF16), (192, DType.FP16), (256, DType.BF16),
     )
 ]  # fmt: skip
 SLICES_OF_16 = parse_kernel_name_into_config(
-    "(FP16, 64, 16, 16, 4): decode+fp8_cache+token_scales+stages_3+blocks_1"
+    "(FP16, 64, 16, 16, 4): decode+fp8_cache+per_token_scale+stages_3+blocks_1"
 )
-SMALL = RULES[0]
+SMALL = HEURISTICS[0]
 
 
 def tokens(cfg: DecodeKernelConfig = SMALL, *args: Any, **keywords: Any) -> Quantised:
-    """Rows behind a request's last have scales of NaN."""
+    """Returns FP8 requests with per-token scales, which are NaN behind a request's last row."""
     return Quantised(cfg, *args, per="token", **keywords)
 
 
@@ -53,7 +55,7 @@ def with_scales(asked: Quantised, k_scale: Any, v_scale: Any) -> Quantised:
 
 
 def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scales]:
-    """Returns what no request uses is NaN, of the scales, too."""
+    """Returns pages of the bytes and of the scales, with NaN wherever no request has a key."""
     placed = in_pages(asked.stored, page_size, seed)
     assert asked.k_scale is not None and asked.v_scale is not None
     beside = replace(asked.exact, k=asked.k_scale[..., None], v=asked.v_scale[..., None])
@@ -62,8 +64,8 @@ def paged(asked: Quantised, page_size: int, seed: int = 0) -> tuple[Placed, Scal
     return placed, (scales.k[..., 0], scales.v[..., 0])
 
 
-@pytest.mark.parametrize("cfg", [*RULES, SLICES_OF_16], ids=str)
-def test_lengths_around_every_seam_are_right(cfg: DecodeKernelConfig) -> None:
+@pytest.mark.parametrize("cfg", [*HEURISTICS, SLICES_OF_16], ids=str)
+def test_lengths_around_every_tile_boundary_are_right(cfg: DecodeKernelConfig) -> None:
     tokens(cfg).assert_right(cfg)
 
 
@@ -92,7 +94,7 @@ def test_pages_of_any_size_and_order_have_the_bits_of_whole_entries(page_size: i
 
 
 def test_scales_of_pages_that_are_nowhere_are_not_read() -> None:
-    """Their keys count as zeros."""
+    """The keys on pages that do not exist are taken for zeros."""
     asked = tokens(SMALL, (70, 33))
     placed, scales = paged(asked, 16)
     assert placed.block_table is not None
@@ -111,7 +113,7 @@ def test_scales_of_pages_that_are_nowhere_are_not_read() -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("span", [(-20, 20), (-60, -55), (55, 60)], ids=str)
 def test_scales_of_values_may_lie_far_apart(span: tuple[int, int], splits: int) -> None:
-    """BF16 holds the results."""
+    """The scales are such that BF16 can hold the results."""
     asked = tokens(SMALL, (70, 1, 300), 2)
     rows = asked.k_scale.shape
     k_scale = torch.exp2(torch.randint(-20, -6, rows).float())
@@ -126,7 +128,8 @@ def test_scales_of_values_may_lie_far_apart(span: tuple[int, int], splits: int) 
 def test_a_small_weight_of_a_large_value_counts_as_much_as_a_large_one_of_a_small(
     flipped: bool,
 ) -> None:
-    """e^-28 is about 2^-40: what is seen last may have to bring the sums to another reference."""
+    """e^-28 is about 2^-40, so the keys that come last may have to move the sums to another
+    reference."""
     q = torch.zeros(1, 1, 2, 64).bfloat16()
     q[..., 5] = 1
     k = torch.zeros(1, 300, 1, 64)
@@ -247,7 +250,7 @@ def replace_lengths(asked: Quantised, lengths: tuple[int, ...]) -> Quantised:
         (lambda a: {"v_scale": a.v_scale[..., :1]}, ValueError, r"v_scale has shape \(2, 25, 1\)"),
         (lambda a: {"k_scale": a.k_scale.half()}, TypeError, "k_scale has dtype"),
         (
-            lambda a: {"cfg": replace(SMALL, token_scales=False)},
+            lambda a: {"cfg": replace(SMALL, per_token_scale=False)},
             ValueError,
             "k_scale has shape .* a scale for each row, but the configuration is not for them",
         ),
@@ -265,8 +268,8 @@ def test_bad_input_is_refused_in_words(changed: Any, error: type[Exception], wor
 
 
 def test_scales_without_numbers_of_8_bits_are_no_configuration() -> None:
-    (problem,) = replace(PLAIN, token_scales=True).problems()
-    assert problem.startswith("token_scales is on without fp8_cache; keys and values of 16 bits")
+    (problem,) = replace(PLAIN, per_token_scale=True).problems()
+    assert problem.startswith("per_token_scale is on without fp8_cache; keys and values of 16 bits")
     (problem,) = replace(SMALL, B_r=32).problems()
-    assert problem.startswith("B_r is 32 with token_scales")
-    assert all(not cfg.problems() for cfg in RULES)
+    assert problem.startswith("B_r is 32 with per_token_scale")
+    assert all(not cfg.problems() for cfg in HEURISTICS)

@@ -1,5 +1,5 @@
-// Bulk copies of sequences that lie one after the other in a tensor (sm90/rows.cuh), against plain
-// loops: rows beyond a sequence's end load as zeros, and stay as they are when they are stored.
+// Bulk copies of packed sequences (sm90/rows.cuh) against plain loops: rows beyond a sequence's end
+// load as zeros, and are not written by stores.
 #pragma once
 
 #include "device/harness.cuh"
@@ -9,7 +9,7 @@
 #include "flashsmith/ptx/memory.cuh"
 #include "flashsmith/sm90/rows.cuh"
 
-namespace wrappers::ragged {
+namespace wrappers::varlen {
 
 constexpr int kTile = 1024, kColumns = 64, kBoxRows = 16, kWords = kColumns * kBoxRows / 2;
 constexpr int kHeads = 2, kTotal = 40;                     // of the tensor
@@ -17,10 +17,10 @@ constexpr int kHeadStride = 72, kRowStride = 2 * 72 + 16;  // in elements, with 
 constexpr int kSize = kTotal * kRowStride;
 
 struct Traits {
-  using Sequence = RaggedSequence;
+  using Sequence = VarlenSequence;
 };
 
-// tile (words) = the box from `row` of the sequence on, as it lies in shared memory.
+// tile (words) = the box from `row` of the sequence on, in the layout of shared memory.
 struct LoadRows {
   static constexpr int kThreads = 64;
 
@@ -45,7 +45,7 @@ struct LoadRows {
   }
 };
 
-// The reverse; every word of the box is `word`.
+// The reverse of LoadRows; every word of the box is `word`.
 struct StoreRows {
   static constexpr int kThreads = 64;
 
@@ -68,11 +68,11 @@ struct StoreRows {
   }
 };
 
-// As csrc/host/tensor_map.cpp describes it.
+// Describes the tensor as csrc/host/tensor_map.cpp does.
 inline TensorMap map_of(uint16_t *base) {
-  constexpr int64_t kShift = kRaggedShift / sizeof(uint16_t) - kRowStride;
+  constexpr int64_t kShift = kVarlenShift / sizeof(uint16_t) - kRowStride;
   return make_map(base,
-                  {.sizes = {kColumns, kRaggedRows, kHeads, int64_t{1} << 31, kRaggedRows + 1},
+                  {.sizes = {kColumns, kVarlenRows, kHeads, int64_t{1} << 31, kVarlenRows + 1},
                    .strides = {1, kRowStride, kHeadStride, kRowStride, kShift},
                    .box = {kColumns, kBoxRows, 1, 1, 1},
                    .swizzle = Swizzle::bytes_128});
@@ -84,14 +84,14 @@ inline Buffer<uint16_t> new_tensor() {
   return elements;
 }
 
-// Where the element of a box lies in the tensor; -1: beyond the sequence.
+// Returns the index of a box element in the tensor, or -1 beyond the sequence.
 inline int index_of(const sm90::Rows &rows, int row, int column) {
   if (row >= rows.length) return -1;
   const int of_tensor = rows.place.batch * rows.batch_rows + rows.place.row + row;
   return of_tensor * kRowStride + rows.head * kHeadStride + column;
 }
 
-// Of an element in shared memory: chunks of 16 bytes are permuted by the row.
+// Returns the index in shared memory, where the row permutes chunks of 16 bytes.
 inline int place_of(int row, int column) {
   return row * kColumns + (column / 8 ^ row % 8) * 8 + column % 8;
 }
@@ -128,7 +128,8 @@ inline void check_store(Results &results, const sm90::Rows &rows, int first) {
 }
 
 inline void check(Results &results) {
-  // Packed one after the other, one of them empty; or so many rows of each entry of a batch.
+  // The sequences are packed, one of them empty, or have a fixed number of rows for each batch
+  // index.
   const sm90::Rows sequences[] = {
       {.place = {0, 0}, .length = 5, .head = 0, .batch_rows = 0},
       {.place = {0, 5}, .length = 0, .head = 1, .batch_rows = 0},
@@ -145,4 +146,4 @@ inline void check(Results &results) {
   }
 }
 
-}  // namespace wrappers::ragged
+}  // namespace wrappers::varlen

@@ -1,8 +1,8 @@
-// The kernel that adds up what splits of work tiles have handed on, in the order of the keys: many
+// The kernel that adds up what splits of work tiles have stored, in the order of the keys: many
 // blocks a work tile, because one would wait long for so much memory.
 #pragma once
 
-#include "flashsmith/attention/split_sums.cuh"
+#include "flashsmith/attention/partial_results.cuh"
 #include "flashsmith/attention/split_tiles.cuh"
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
@@ -10,27 +10,28 @@
 namespace flashsmith {
 
 // Grid: for each place that SplitTiles has, as many blocks as a work tile's rows take. Block:
-// kMergeThreads: SplitArgs::merge_groups of threads take every so many-th split of the same chunks
-// of rows. Dynamic shared memory: ThreadSums of all threads.
+// kCombineThreads: SplitArgs::combine_groups of threads take every so many-th split of the same
+// chunks of rows. Dynamic shared memory: ThreadPartials of all threads.
 template <typename Traits, typename Args>
-__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ Args args) {
-  constexpr int kRowChunks = Traits::d_head / kSumChunk;
-  constexpr int kSplitsAtOnce = 8;  // whoever merges waits for memory
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(const __grid_constant__ Args args) {
+  constexpr int kRowChunks = Traits::d_head / kPartialChunk;
+  constexpr int kSplitsAtOnce = 8;  // whoever combines waits for memory
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   const KeySplit split = SplitTiles(args.problem.split).get(ptx::block_index_x());
   if (split.count <= 1) return;
-  const SplitSums<Traits> sums(args.problem, split);
-  const int groups = args.problem.split.merge_groups, n = kMergeThreads / groups;
+  const PartialResults<Traits> sums(args.problem, split);
+  const int groups = args.problem.split.combine_groups, n = kCombineThreads / groups;
   const int group = ptx::thread_index() / n;
   const int i = ptx::block_index_y() * n + ptx::thread_index() % n;
   const int row = i / kRowChunks, chunk = i % kRowChunks;
   // Warps are whole: some of their lanes may be behind the rows that are there.
   const bool here = i / kWarpSize * kWarpSize < sums.rows().count() * kRowChunks;
-  RowSums own;
-  if (here) own = sums.template merged<kSplitsAtOnce>(row, chunk, group, groups);
+  PartialResult own;
+  if (here) own = sums.template combined<kSplitsAtOnce>(row, chunk, group, groups);
   if (groups > 1) {
-    const ThreadSums shared(ptx::shared_memory());
+    const ThreadPartials shared(ptx::shared_memory());
     if (here) shared.put(ptx::thread_index(), own);
     ptx::barrier_sync();
     if (group > 0) return;
