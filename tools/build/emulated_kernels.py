@@ -45,8 +45,9 @@ def built_alone() -> set[KernelId]:
 
 
 def main() -> int:
-    old = LIST.read_text().splitlines() if LIST.exists() else []
-    names = {instance.name for instance in built_alone()} | {*old}
+    lines = LIST.read_text().splitlines() if LIST.exists() else []
+    old = {parse_kernel_name_into_instance(name).name for name in lines}  # by today's names
+    names = {instance.name for instance in built_alone()} | old
     LIST.write_text("".join(f"{name}\n" for name in sorted(names)))
     print(f"{len(names)} kernels, {len(names) - len(old)} of them new, in {LIST}")
     return 0
