@@ -117,7 +117,8 @@ def test_every_command_and_option_is_there(site: Path) -> None:
 
     def check(name: str, command: Any) -> int:
         assert name in text
-        names = [each for parameter in command.params for each in parameter.opts]
+        shown = (each for each in command.params if not getattr(each, "hidden", False))
+        names = [each for parameter in shown for each in parameter.opts]
         options = [each for each in names if each.startswith("--")]
         assert [each for each in options if each not in text] == []
         children = getattr(command, "commands", {})
