@@ -1,13 +1,9 @@
 // The types by which the generated flash_kernels.cuh describes families and their kernels.
 #pragma once
 
-#include <string>
-
 #include "flashsmith/params.h"
 
 namespace flashsmith {
-
-class Kernel;
 
 // The GPUs that have a family's instructions, by compute capability.
 struct FamilyGpus {
@@ -21,14 +17,8 @@ struct FamilyGpus {
   }
 };
 
-// An entry of the maps for a configuration and a variant.
+// An entry of the maps for a configuration and a variant (host/look_up.h).
 template <typename Config, typename Function>
-struct NamedKernel {
-  std::string name;  // short form and variant, as flashsmith.configs writes them
-  Config config;
-  Variant variant;
-  Function function;
-  Function schedule;  // lists the tiles of varlen sequences; else null
-};
+struct NamedKernel;
 
 }  // namespace flashsmith

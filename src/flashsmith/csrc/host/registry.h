@@ -1,11 +1,9 @@
 // The kernels compiled into this library: the generated maps, as the rest of the host sees them.
 // registry.cpp alone reads these, and is compiled again for every set of kernels, so that it and
-// this header include no more of the host than they need.
+// this header include no more of the host, or of the standard library, than they need.
 #pragma once
 
-#include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "host/from_fields.h"
@@ -14,13 +12,14 @@
 namespace flashsmith {
 
 struct KernelMap;
+struct FoundKernel;  // owns a kernel, or is empty (host/look_up.h)
 
 // Returns the kernel that a map has for a configuration, if the map is of variant `wanted`; else
-// null. `Named` is the NamedKernel of a family, which instantiates this (host/look_up.h). `name` is
-// only for the kernel's messages. Throws ValueError for fields that do not fit the map's struct.
+// empty. `Named` is the NamedKernel of a family, which instantiates this (host/look_up.h). `name`
+// is only for the kernel's messages. Throws ValueError for fields that do not fit the map's struct.
 template <typename Named>
-std::unique_ptr<Kernel> find_in(const KernelMap &map, const std::string &name, Fields config,
-                                const Variant &wanted);
+FoundKernel find_in(const KernelMap &map, std::string_view name, Fields config,
+                    const Variant &wanted);
 
 // The map of one family and variant: std::map<Config, Function>.
 struct KernelMap {
