@@ -29,7 +29,7 @@ from flashsmith.jit.toolchain import (
 )
 
 # The format of cache entries and of the rules that refuse kernels; it is part of every key.
-FORMAT = 4
+FORMAT = 5
 
 # Symbols are hidden because several libraries live in one process, and none may bind to another's
 # symbols.
