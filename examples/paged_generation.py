@@ -190,7 +190,7 @@ def compared(model: Any, texts: Sequence[Text]) -> Comparison:
 
 
 def log_probabilities(model: Any, text: Text) -> torch.Tensor:
-    """Returns float32 (n_tokens, VOCABULARY): the distribution of each token given the earlier."""
+    """Returns (n_tokens, VOCABULARY), float32: log-probabilities given all earlier tokens."""
     ids = torch.tensor([text.prompt + text.tokens], device=model.device)
     logits = model(ids[:, :-1], use_cache=False).logits[0, len(text.prompt) - 1 :]
     return logits.float().log_softmax(-1)

@@ -61,7 +61,7 @@ def test_what_no_page_quotes_is_there_and_read(name: str) -> None:
 
 
 def test_the_readme_says_what_each_file_is() -> None:
-    """A row names files and folders; all but the first are relative to the first one's folder."""
+    """A row has names of files and folders, relative to the folder of the row's first name."""
     told: set[Path] = set()
     for row in re.findall(r"^\| (`.*?`) \|", README.read_text(), re.MULTILINE):
         first, *others = re.findall(r"`([^`]+)`", row)
