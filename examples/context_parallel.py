@@ -6,8 +6,8 @@
 torch's context_parallel distributes the sequence so that every GPU has equally many pairs of
 queries and keys, and rotates keys and values. flashsmith computes the attention of each part,
 forward and backward, and the parts are combined by their LSEs. The results are compared with the
-same step on each GPU alone: printed are the largest differences, the time of a step, and the memory
-that a step takes beside its inputs. On the CPU, flashsmith's emulator computes short sequences.
+same step on each GPU alone. The script prints the largest differences, and the time and the extra
+memory of a step. On the CPU, flashsmith's emulator computes short sequences.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Tensors = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """Holds what one way to compute the step gives and takes.
+    """Holds the results and the costs of one way to compute the step.
 
     Attributes:
         results: o, dq, dk and dv of the whole sequence.
         milliseconds: The median over the steps, on the slowest rank.
-        mebibytes: The peak memory of a step beside its inputs, on the fullest GPU; 0 on the CPU.
+        mebibytes: The peak memory of a step without its inputs, on the fullest GPU; 0 on the CPU.
     """
 
     results: Tensors
@@ -75,7 +75,7 @@ def _on_cpu() -> Iterator[None]:
     """Routes CPU tensors through the operators for CUDA tensors, because context_parallel does not
     know torch's operators for CPU tensors."""
 
-    # context_parallel replaces the function of this name by its own.
+    # context_parallel replaces the function that has this name.
     def scaled_dot_product_attention(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool = False
     ) -> torch.Tensor:

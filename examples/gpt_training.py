@@ -1,4 +1,4 @@
-"""Trains a small GPT on documents that are packed one behind the other.
+"""Trains a small GPT on packed documents.
 
     python examples/gpt_training.py --steps 200
     python examples/gpt_training.py --device cpu --steps 4 --layers 1 --length 12 --words 16

@@ -3,8 +3,8 @@
     python examples/llama_transformers.py --model path/to/llama
     python examples/llama_transformers.py --device cpu
 
-Without ``--model`` the Llama is small and has random weights. A batch of prompts of several
-lengths, padded at the left, is generated from; padding costs nothing, because tokens are packed.
+Without ``--model`` the Llama is small and has random weights. Generation starts from a batch of
+prompts of several lengths, padded at the left; padding costs nothing, because tokens are packed.
 Then the logits of the whole texts are compared with those of eager attention in float32. The exit
 status is 1 where the error is more than twice that of eager attention in the same dtype.
 """
@@ -47,7 +47,7 @@ def load(options: argparse.Namespace) -> Any:
 
 
 def padded(lengths: Sequence[int], n_words: int, device: str) -> dict[str, torch.Tensor]:
-    """Random prompts, padded at the left, as generation wants them."""
+    """Returns random prompts, padded at the left for generation."""
     longest = max(lengths)
     ids = torch.full((len(lengths), longest), PAD)
     mask = torch.zeros_like(ids)
@@ -65,7 +65,7 @@ def logits_of(model: Any, implementation: str, texts: dict[str, torch.Tensor]) -
 
 def errors(model: Any, texts: dict[str, torch.Tensor]) -> tuple[float, float]:
     """Returns the largest error of a logit with flashsmith's attention and with eager attention,
-    beside the model in float32; those of padding do not count."""
+    relative to the model in float32; padding does not count."""
     ours, eager = (logits_of(model, name, texts) for name in (register(), "eager"))
     exact = logits_of(model.float(), "eager", texts)
     counts = texts["attention_mask"][..., None]

@@ -27,7 +27,7 @@ TOLERANCE = 2e-2  # of numbers around 1 in BF16
 
 
 class PagedCache:
-    """Pages of keys and values, those that are free, and the page table of each slot."""
+    """Pages of keys and values, the list of free pages, and the page table of each slot."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         longest = options.longest_prompt + options.new
@@ -37,14 +37,14 @@ class PagedCache:
         self.k, self.v = torch.zeros(2, *shape, dtype=torch.bfloat16, device=options.device)
         self.free = torch.randperm(n_pages).tolist()
         self.pages: list[list[int]] = [[] for _ in range(options.requests)]
-        # Kernels read both on the device: a CUDA graph sees what they hold when it is replayed.
+        # Kernels read both on the device, so that a CUDA graph sees their contents at its replay.
         self.table = torch.zeros(
             options.requests, self.pages_per_slot, dtype=torch.int32, device=options.device
         )
         self.lengths = torch.zeros(options.requests, dtype=torch.int32, device=options.device)
 
     def reserve(self, slot: int, n_rows: int) -> None:
-        """Gives a slot as many pages as it needs for ``n_rows``."""
+        """Gives a slot the pages that it needs for ``n_rows``."""
         while len(self.pages[slot]) * self.k.shape[1] < n_rows:
             page = self.free.pop()
             self.table[slot, len(self.pages[slot])] = page
@@ -58,7 +58,7 @@ class PagedCache:
 
 @dataclass
 class Request:
-    """A request in a slot. ``k`` and ``v`` are what its pages hold, for the comparison."""
+    """A request in a slot. ``k`` and ``v`` copy its pages' contents for the comparison."""
 
     k: torch.Tensor
     v: torch.Tensor

@@ -10,7 +10,7 @@ query; flash_attn_varlen_func serves the other steps, for which transformers its
 of pages. With --sample --copies 2, requests fork, and the copies diverge.
 
 Each token is then looked up in the same model run over the whole text at once, with eager attention
-in float32 and in the dtype of the generation. Printed are the largest errors of the tokens'
+in float32 and in the dtype of the generation. The script prints the largest errors of the tokens'
 log-probabilities and, without --sample, how many tokens are the first choice of float32. The exit
 status is 1 if the error is more than twice that of eager attention, or, without --sample, if a
 token's log-probability is below the first choice's by more than four times eager attention's error.
@@ -144,8 +144,8 @@ def wait_for_the_first_step(manager: Any) -> None:
 
 
 def configurations(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the generation, and of its pages: as many as all that run at a time
-    may need."""
+    """Returns the settings of the generation and of its pages, whose number suffices for all
+    concurrent requests."""
     import transformers
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -190,7 +190,7 @@ def compared(model: Any, texts: Sequence[Text]) -> Comparison:
 
 
 def log_probabilities(model: Any, text: Text) -> torch.Tensor:
-    """Returns (n_tokens, VOCABULARY), float32, of each token after those before it."""
+    """Returns (n_tokens, VOCABULARY), float32: log-probabilities given all earlier tokens."""
     ids = torch.tensor([text.prompt + text.tokens], device=model.device)
     logits = model(ids[:, :-1], use_cache=False).logits[0, len(text.prompt) - 1 :]
     return logits.float().log_softmax(-1)

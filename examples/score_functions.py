@@ -1,13 +1,13 @@
-"""Attends with a score and a mask function of one's own, and compares with plain torch.
+"""Attends with a caller's score and mask functions, and compares with plain torch.
 
     python examples/score_functions.py --seq-len 8192
     python examples/score_functions.py --device cpu --seq-len 96 --heads 2
 
 The mask shows a query the keys of its own document within a window; the score has a bias by
 distance for each head, read from a captured tensor. A block mask, made of the same mask function,
-lets kernels skip blocks of keys that no query sees. Printed are the largest errors of o and of the
-gradients. The exit status is 1 where one is more than twice that of the same computation in plain
-torch in the same dtype.
+lets kernels skip blocks of keys that no query sees. The script prints the largest errors of o and
+of the gradients. The exit status is 1 if one is more than twice that of the same computation in
+plain torch in the same dtype.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def documents(seq_len: int, device: str) -> torch.Tensor:
 
 
 class Functions:
-    """The two functions, with the tensors that they capture: those are read at each call anew."""
+    """The two functions, with their captured tensors, which each call reads anew."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.slopes = 2.0 ** -torch.arange(1, options.heads + 1, device=options.device).float()
         self.document = documents(options.seq_len, options.device)
-        self.window = options.window  # a number: another one is another kernel
+        self.window = options.window  # a number, which is compiled into the kernel
 
     def score(self, score, b, h, q_idx, kv_idx):
         return score - self.slopes[h] * (q_idx - kv_idx).abs()

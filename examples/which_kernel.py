@@ -21,7 +21,7 @@ FLASHSMITH = (sys.executable, "-m", "flashsmith")
 
 
 def shapes(options: argparse.Namespace) -> list[str]:
-    """Returns the options by which both commands are told the shapes."""
+    """Returns the options that set the shapes in both commands."""
     return [
         f"--dtype={options.dtype}", f"--d-head={options.d_head}", f"--mask={options.mask}",
         f"--seq-len={options.lengths}", f"--batch={options.batch}", f"--heads={options.heads}",
@@ -42,7 +42,7 @@ def look_up(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     for each in found:
-        # The table's shape is another one of the same bucket, so its rate says more than its time.
+        # The table's shape may differ within the bucket, so its rate says more than its time.
         rate = f"{each['tflops']:.0f} TFLOP/s" if each["tflops"] else "not measured there"
         yield f"{each['shape']}: {rate}, from the {each['source']}\n  {each['kernel']}"
 

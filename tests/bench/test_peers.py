@@ -214,8 +214,7 @@ def test_fa3_is_the_package_that_is_installed(
 def test_fa3_that_is_registered_already_is_used_and_said_so(
     libraries: FakeLibraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another package of the process registered the operator, so the named file would not be
-    measured."""
+    """If another package has registered the operator, the named file would not be measured."""
     libraries.register()
     monkeypatch.setenv(settings.FA3_LIBRARY.name, str(fa3_file(tmp_path)))
     assert PEERS["fa3"].build() == "registered by something else in this process"

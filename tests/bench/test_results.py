@@ -1,5 +1,4 @@
-"""The rows and files of a benchmark, the sweep that fills them, and the session that guards
-them."""
+"""The rows and files of a benchmark, the sweep that fills and the session that guards them."""
 
 from __future__ import annotations
 

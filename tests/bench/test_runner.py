@@ -142,7 +142,7 @@ def test_a_row_has_rates_and_the_ratio_to_the_peer_that_is_beside_it(
 ) -> None:
     columns = ("candidate", "in_turn_ms", "in_turn_us", "in_turn_tflops", "in_turn_of_best_peer")
     rows = {name: [*row_of(columns, each).values()] for name, each in measured().items()}
-    assert rows["flashsmith"] == ["flashsmith", "2.0000", "2000.00", "3.0", "0.500"]  # of all
+    assert rows["flashsmith"] == ["flashsmith", "2.0000", "2000.00", "3.0", "0.500"]  # of all peers
     assert rows["same"][-1] == "2.000"  # its base is the deterministic peer
     assert rows["fa2"][-1] == ""
     without = measured("same", "fa2", "fa3")["same"]

@@ -162,7 +162,7 @@ def test_back_to_back_runs_each_alone_for_as_long_as_asked(gpu: FakeGpu) -> None
     }
     assert "flush" not in gpu.log
     assert max(gpu.index("run a")) < min(gpu.index("run b"))
-    assert 110 <= busy_ms(gpu, "b") <= 130  # some more runs find out how long one takes
+    assert 110 <= busy_ms(gpu, "b") <= 130  # further runs measure the time of one launch
 
 
 def test_back_to_back_does_not_time_a_card_that_has_rested(gpu: FakeGpu) -> None:

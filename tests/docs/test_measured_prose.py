@@ -33,7 +33,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def our_ratios(path: Path) -> list[float]:
-    """Returns our rate over that of the best peer, of every shape."""
+    """Returns the ratio of our rate to the best peer's for every shape."""
     found = ratios(read_csv(TimeRow, path)).values()
     return [row.ratio_to_best_peer or 0 for by_length in found for row in by_length.values()]
 
@@ -73,8 +73,8 @@ FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
 
 
 def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], min_keys: int) -> tuple[str, str]:
-    """Returns our speed over cuDNN's at d 128, from the least to the most, and the largest share of
-    its error."""
+    """Returns the range of our speed over cuDNN's at d 128, and the largest ratio of our error to
+    cuDNN's."""
     by_shape: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in rows_of(FP8):
         if row["d_head"] == "128" and int(row["seq_len_k"]) >= min_keys:
@@ -116,7 +116,7 @@ def test_the_page_of_8_bits_says_what_the_page_of_performance_says() -> None:
         assert f"from 4k keys on at {speed}, {keys.format(error)}" in text
 
 
-# These fractions in words are no results: they are arithmetic or say what something consists of.
+# These fractions in words are no results, but arithmetic or descriptions of parts.
 NO_RESULTS = {
     "disassembler takes about a fifth of the compiler's time",
     "take half the time of those of 16 bits",  # of the tensor cores
@@ -141,7 +141,7 @@ NOT_OF_KERNELS = {
     "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, without times
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")
-# Entries of a log are of their date, and say what was seen then.
+# An entry of a log reports what was seen at its date.
 _LOG_ENTRY = re.compile(r"^##+ \d{4}-\d\d-\d\d.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE)
 
 

@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 KERNEL_PAGES = sorted((DOCS / "kernels").glob("*.md"))
 LOGS = [page for page in sorted((DOCS / "log").glob("*.md")) if not page.stem[0].isdigit()]
-# A page of which no prediction was written down says so.
+# These pages say that their predictions were not written down.
 UNPREDICTED = {"decode", "fp8"}
 
 

@@ -13,9 +13,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 README = RESULTS / "README.md"
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 FILES = sorted(path for path in RESULTS.rglob("*") if path.is_file() and path != README)
-# What stands beside a file of results: where it was measured, and whether kernels are the same.
+# These files beside results record the environment, and whether the kernels are still the same.
 BESIDE = re.compile(r"(\w+_)?environment\.json|machine_code(_now)?\.(csv|json)")
-# What no page quotes, and the file that reads it.
+# No page quotes these results, but a file reads each of them.
 READ = {
     "machine_code_record.csv": "tools/build/machine_code.py",
     "compilers/2026-11-24.csv": "tests/tools/test_compilers.py",
@@ -25,13 +25,13 @@ _NAMED = re.compile(r"benchmarks/results/([\w./-]*[\w/-])")
 
 
 def named_by(page: Path) -> list[str]:
-    """The files and folders of results that a page names, but for examples of a folder to write."""
+    """Returns the files and folders of results that a page names, without the example's date."""
     names = _NAMED.findall(page.read_text())
     return [name.rstrip("/") for name in names if "2026-01-01" not in name]
 
 
 def quoted() -> set[Path]:
-    """Every file that a page names, and those that lie in a folder that one names."""
+    """Returns the files that a page names, and the files in the folders that a page names."""
     named = {RESULTS / name for page in PAGES for name in named_by(page)}
     return {path for path in FILES if {path, path.parent} & named}
 
@@ -61,7 +61,7 @@ def test_what_no_page_quotes_is_there_and_read(name: str) -> None:
 
 
 def test_the_readme_says_what_each_file_is() -> None:
-    """A row names files and folders, the others relative to where the first lies."""
+    """A row has names of files and folders, relative to the folder of the row's first name."""
     told: set[Path] = set()
     for row in re.findall(r"^\| (`.*?`) \|", README.read_text(), re.MULTILINE):
         first, *others = re.findall(r"`([^`]+)`", row)

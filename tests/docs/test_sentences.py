@@ -26,6 +26,7 @@ def fragments(text: str, name: str = "a.py") -> list[str]:
         "By local names.",
         "Also the first alone.",
         "The rows that hold keys.",
+        "The keys to share.",
     ],
 )
 def test_a_function_s_head_that_is_a_fragment_is_found(head: str) -> None:
@@ -40,6 +41,8 @@ def test_a_function_s_head_that_is_a_fragment_is_found(head: str) -> None:
         "The rows of a file are read once.",
         "Where a cache has pages, each page is read once.",
         "If there are no keys, o is zero.",
+        "Both warpgroups share a barrier.",
+        "Blanks the strings of a text.",
     ],
 )
 def test_a_sentence_is_none(head: str) -> None:

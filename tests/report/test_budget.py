@@ -1,4 +1,4 @@
-"""The least time of each unit, against arithmetic that shares nothing with the package."""
+"""The minimum time of each unit, against arithmetic that shares nothing with the package."""
 
 from __future__ import annotations
 

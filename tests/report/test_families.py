@@ -146,7 +146,7 @@ def test_a_step_of_the_sm90_family_is_told_in_its_counts() -> None:
 
 
 def test_resources_as_the_results_have_them() -> None:
-    """The results have them where there is no nvcc."""
+    """Without nvcc, the figures of resources are those in the results."""
     for report, blocks in ((sm80_report(), 3), (sm90_report(), 1)):
         used = report.groups[0].kernels[1].resources
         assert used

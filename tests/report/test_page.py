@@ -218,8 +218,7 @@ def test_the_faster_family_is_said() -> None:
 
 
 def test_only_what_is_faster_is_said() -> None:
-    """The family's best kernel is mentioned on the sm90 page, since it is not in the
-    progression."""
+    """The sm90 page mentions the family's best kernel, which is not in the progression."""
     (group,) = sm90_report().groups
     ((time, ratio),) = group.faster
     assert time.workload == group.workload
@@ -230,7 +229,8 @@ def test_only_what_is_faster_is_said() -> None:
 
 
 def test_bars_are_as_long_as_their_numbers_say() -> None:
-    """In percent of the longest, of the measured time, of the largest loop, and of all bytes."""
+    """Widths are percentages of the longest time, the measured time, the largest loop, and all
+    bytes."""
     report = with_everything(sm80_report())
     (group,) = report.groups
     bars = [attrs for tag, attrs in Page(render(report)).tags if tag == "i" and "style" in attrs]

@@ -174,7 +174,7 @@ def test_a_faster_family_is_faster_than_our_own_and_not_than_peers(
 
 
 def test_best_kernels_at_a_shape() -> None:
-    """The best are those of the dtype, and those of another family where that is faster."""
+    """The best kernel of the family and dtype is listed, and a faster one of another family."""
     results = read_results(RESULTS)
     sm80, sm90 = PLAIN.config.family, LAST_SM90.config.family
 

@@ -1,4 +1,4 @@
-"""Stamps tables with today's hashes of sources that give the same machine code as the measured."""
+"""Stamps tables with today's hashes of sources if they give the measured machine code."""
 
 from __future__ import annotations
 

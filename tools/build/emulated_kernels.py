@@ -4,11 +4,11 @@
     rm -rf build/test-cache; python -m pytest -n auto -m "not gpu"
     python tools/build/emulated_kernels.py
 
-A library of one kernel takes twice the time that the kernel takes alone: its map is compiled, and
-the host is linked. So `make test` builds those that tests would build one at a time together, by
-the list that this makes of the libraries of one kernel in the tests' cache. A kernel that is not
-in the list is built when a test first needs it; names that are there already stay.
-Functions of a caller (`score_mod`) are known in their test alone, and are left out.
+A library of one kernel takes twice the kernel's own build time, because its map is compiled and the
+host is linked, too. So `make test` builds the kernels that tests would build one at a time in one
+library. This tool adds the kernels of all such libraries in the tests' cache to the list. A kernel
+that is not in the list is built when a test first needs it. Kernels with a caller's function
+(`score_mod`) are left out, because only their test knows the function.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIST = _ROOT / "tests" / "data" / "emulated_kernels.txt"
 
 
 def built_alone() -> set[KernelId]:
-    """The kernels that have an emulated library of their own in the cache."""
+    """Returns the kernels that are alone in an emulated library of the cache."""
     libraries = [each for each in list_libraries() if each.target.kind == "emulator"]
     names = [
         kernel["name"]
@@ -46,7 +46,7 @@ def built_alone() -> set[KernelId]:
 
 def main() -> int:
     lines = LIST.read_text().splitlines() if LIST.exists() else []
-    old = {parse_kernel_name_into_instance(name).name for name in lines}  # by today's names
+    old = {parse_kernel_name_into_instance(name).name for name in lines}  # under today's names
     names = {instance.name for instance in built_alone()} | old
     LIST.write_text("".join(f"{name}\n" for name in sorted(names)))
     print(f"{len(names)} kernels, {len(names) - len(old)} of them new, in {LIST}")

@@ -48,29 +48,40 @@ _SUBORDINATE = _words(
 )
 _VERBS = _words(
     """
-    accepts adds agrees allocates allows answers appends applies are arrives asks attends becomes
-    begins belongs breaks brings builds calls can cannot carries changes checks chooses clears
-    closes comes compares compiles computes contains converts copies counts covers cuts decodes
-    defines depends describes differs divides do does draws drops ends enters exists expects
+    accepts adds agrees allocates allows answers appends applies are arrives asks asserts attends
+    becomes begins belongs breaks brings builds calls can cannot carries changes checks chooses
+    clears closes comes compares compiles computes contains converts copies counts covers cuts
+    decodes defines depends describes differs divides do does draws drops ends enters exists expects
     explains fails fills finds finishes fits follows forbids forgets gathers generates gets gives
     goes grows guards had happens has have helps hides holds includes inherits installs is joins
     keeps knows lacks lays learns leaves lets lies looks loses makes matches may means measures
-    meets moves must needs notices opens overlaps pads passes picks prints puts raises reaches
-    reads refuses relies remains remembers renames repeats replaces requires returns rises runs
-    says sees selects serves shows should sits skips speaks spills splits stands starts stays stops
-    survives takes tells touches tries turns uses visits waits wants warns was were will works
+    meets mentions moves must needs notices opens overlaps pads passes picks prints puts raises
+    reaches reads refuses relies remains remembers renames repeats replaces requires returns rises
+    runs says sees selects serves should shows sits skips speaks spills splits stands starts stays
+    stops survives takes tells touches tries turns uses visits waits wants warns was were will works
     would writes yields
+    """
+)
+# These follow a plural noun. Verbs that are also nouns, such as "run" and "copy", are left out.
+_PLURAL_VERBS = _words(
+    """
+    accept add agree allow append apply arrive assert attend become begin belong bring build choose
+    come compare compute contain convert decode depend describe differ divide enter exist expect
+    explain fail fill follow forbid forget gather generate get give go grow happen have hide include
+    inherit join keep know learn lie lose make meet occur overlap raise read receive refuse rely
+    remain remember replace require see serve share sit speak stay survive take tell wait write
+    yield
     """
 )
 # A docstring may begin with one of these; elsewhere, most of them are nouns.
 _FIRST_VERBS = _VERBS | _words(
     """
-    blocks bounds branches captures casts collects combines completes connects creates decides
-    deletes delays demangles deselects encodes enqueues exports fakes fetches flushes formats hands
-    hashes imports initialises inserts launches lists loads locks logs maps marks names numbers
-    orders packs parses patches plans plots profiles records reduces registers releases removes
-    rejects reports reruns resolves restores rounds sends sets shortens sleeps soaks sorts starts
-    stores sums swaps times tunes undoes updates walks warms wraps
+    asserts blanks blocks bounds branches captures casts collects combines completes connects
+    creates decides delays deletes demangles deselects encodes enqueues exports fakes fetches
+    flushes formats groups hands hashes imports initialises inserts launches lists loads locks logs
+    maps marks names numbers orders packs parses patches plans plots profiles queues records reduces
+    registers rejects releases removes reports reruns resolves restores rounds sends sets shortens
+    sleeps soaks sorts starts stores sums swaps times tunes undoes updates walks warms wraps
     """
 )
 _RELATIVE = _words("that which who whose what where whom")
@@ -154,7 +165,8 @@ def _has_verb(clause: str) -> bool:
     if first in _FIRST_VERBS or f"{first}s" in _FIRST_VERBS or f"{first}es" in _FIRST_VERBS:
         return True
     return any(
-        word in _VERBS and before not in _RELATIVE for before, word in itertools.pairwise(words)
+        word in _VERBS | _PLURAL_VERBS and before not in _RELATIVE | {"to"}
+        for before, word in itertools.pairwise(words)
     )
 
 

@@ -1,4 +1,4 @@
-"""The cases of a benchmark: which problem of which operation, and who is measured on it."""
+"""The cases of a benchmark: a problem of an operation, and the candidates that are measured."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from flashsmith.configs import FULL, DType, Variant, Workload
 from flashsmith.problem import Problem
 
-# Lengths of packed sequences as they come: their longest holds half of the tokens.
+# Skewed lengths of packed sequences: the longest one has 8192 of the 20434 tokens.
 SKEWED = (8192, 4096, 2048, 2048, 1024, 1024, 512, 512, 256, 256, 128, 128, 96, 64, 33, 17)
-_TINY_LENGTH, _TINY_CONTEXT, _TINY_WINDOW = 128, 256, 16  # what the emulator does in no time
+_TINY_LENGTH, _TINY_CONTEXT, _TINY_WINDOW = 128, 256, 16  # of cases for the emulator
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Case:
 
     Attributes:
         operation: One of ``BENCHES``.
-        workload: Of decode the queries are q's rows, and the context k's.
-        candidates: Names of the operation's own and of its peers, or of kernels.
-        name: What rows call it where they have no sizes.
-        group: Cases that belong together.
-        lengths: Of sequences that are packed; none: they are all as long.
-        window: How many keys a query sees; 0: all that the mask leaves.
-        score: What is done to scores: one of ``SCORES``.
-        cache: How the keys of decode lie: one of ``cache_names``.
-        strided: Whether rows of q, k and v lie apart in memory.
+        workload: For decode, seq_len_q counts the queries and seq_len_k the context's keys.
+        candidates: Names of the operation's own candidates, of its peers, or of kernels.
+        name: The case's name in rows that have no sizes.
+        group: The name of the group of cases that it belongs to.
+        lengths: The lengths of packed sequences; empty: all have the problem's length.
+        window: The number of keys that a query sees; 0: all keys that the mask leaves.
+        score: What modifies the scores: one of ``SCORES``.
+        cache: The layout of decode's KV cache: one of ``cache_names``.
+        strided: Whether rows of q, k and v have gaps between them in memory.
     """
 
     operation: str
@@ -43,7 +43,7 @@ class Case:
     strided: bool = False
 
     def __str__(self) -> str:
-        """`backward: BF16 d 64 causal 4 x 16 x 4096, score_gradients, softcap`."""
+        """Returns words: `backward: BF16 d 64 causal 4 x 16 x 4096, score_gradients, softcap`."""
         packed, window = "packed" * bool(self.lengths), f"window {self.window}" * bool(self.window)
         score = self.score if self.score != "plain" else ""
         words = [str(self.workload), self.group, packed, window, score, self.cache]
@@ -51,7 +51,7 @@ class Case:
         return f"{self.operation}: {', '.join(filter(None, words))}"
 
     def tiny(self) -> Case:
-        """Returns the same with sizes for the emulator."""
+        """Returns the same case with sizes that suit the emulator."""
         problem = self.workload.problem
         heads_kv = min(problem.heads_kv, 2)
         heads = heads_kv * min(problem.heads // problem.heads_kv, 2)
@@ -75,7 +75,10 @@ def workload_of(
     variant: Variant = FULL,
     dtype: DType = DType.BF16,
 ) -> Workload:
-    """heads, lengths: Of q and of k, where they are not as many."""
+    """Returns a workload.
+
+    heads, lengths: One number, or a pair where q and k differ.
+    """
     (n_heads, heads_kv), (n_q, n_k) = (
         (size, size) if isinstance(size, int) else size for size in (heads, lengths)
     )
@@ -83,9 +86,10 @@ def workload_of(
 
 
 def chosen(cases: Iterable[Case], pattern: str) -> list[Case]:
-    """Those that have the pattern somewhere in their words, whatever its letters' case is.
+    """Returns the cases whose words contain the pattern; upper and lower case are equal.
 
-    Raises ValueError: None has.
+    Raises:
+        ValueError: No case contains it.
     """
     cases = list(cases)
     found = [case for case in cases if fnmatchcase(str(case).lower(), f"*{pattern.lower()}*")]

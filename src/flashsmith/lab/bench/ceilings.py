@@ -1,4 +1,4 @@
-"""What the GPU itself can do: a large matrix product, a copy."""
+"""The GPU's own limits: the rates of a large matrix product and of a copy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _REPEATS = 100  # long enough for the power limit to act
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured limits of the GPU."""
+    """The measured limits of a GPU."""
 
     dtype: str  # of the matrix product
     matmul_tflops: float
     copy_gb_per_s: float  # read and written bytes
 
     def at(self, intensity: float) -> float:
-        """TFLOP/s that the roofline allows to ``intensity`` FLOP a byte."""
+        """Returns the TFLOP/s that the roofline allows at ``intensity`` FLOP a byte."""
         return min(self.matmul_tflops, intensity * self.copy_gb_per_s / 1e3)
 
 
 def measure_ceilings(dtype: DType) -> Ceilings:
-    """cuBLAS on square matrices of 8192, and a copy of 2 GiB within the GPU, medians."""
+    """Times cuBLAS on square matrices of 8192, and a copy of 2 GiB within the GPU; medians."""
     n = _MATMUL_SIZE
     a, b = (torch.randn(n, n, device="cuda", dtype=dtype.to_torch_dtype()) for _ in range(2))
     product = torch.empty_like(a)

@@ -21,20 +21,20 @@ _PASSES = {"forward": "forward", "training step": "both"}
 
 @dataclass(frozen=True)
 class Column:
-    """How a cell is written, and the regime whose time it has; "": it has none."""
+    """A function that writes a cell, and the regime of the time that it needs; "": none."""
 
     write: Callable[[CaseResult], object]
     regime: str = ""
 
     def cell(self, measured: CaseResult) -> object:
-        """An empty one where nothing was timed."""
+        """Returns the cell, which is empty if its regime was not timed."""
         if self.regime and self.regime not in measured.times:
             return ""
         return self.write(measured)
 
 
 def regimes_of(columns: Iterable[str]) -> Collection[str]:
-    """Returns what is to be timed for these. Raises KeyError: One is not known."""
+    """Returns the regimes that columns need. Raises KeyError: A column is not known."""
     return list(dict.fromkeys(COLUMNS[name].regime for name in columns if COLUMNS[name].regime))
 
 
@@ -43,7 +43,7 @@ def row_of(columns: Iterable[str], measured: CaseResult) -> dict[str, object]:
 
 
 def _peak_mib(run: Run) -> float:
-    """Returns what a call has allocated at most, results included."""
+    """Returns the MiB that a call allocates at its peak, results included."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
@@ -55,7 +55,7 @@ def _of_case(read: Callable[[Case], object]) -> Column:
 
 
 def _sizes() -> dict[str, Column]:
-    """Of a case, by all names that files have for them."""
+    """Returns the columns of a case's sizes, under all names that files have for them."""
     of_problem = {name: name for name in ("d_head", "batch", "heads", "heads_kv", "dtype")}
     of_problem |= {"seq_len": "seq_len_q", "queries": "seq_len_q"}
     of_problem |= {"seq_len_k": "seq_len_k", "context": "seq_len_k"}
@@ -86,13 +86,13 @@ def _times(regime: str, prefix: str, ms_digits: int) -> dict[str, Column]:
         f"{prefix}ms": of(lambda _, ms: f"{ms:.{ms_digits}f}"),
         f"{prefix}ms_p20": Column(lambda measured: f"{measured.times[regime].low:.5f}", regime),
         f"{prefix}ms_p80": Column(lambda measured: f"{measured.times[regime].high:.5f}", regime),
-        f"{prefix}percent_of_fa2": of(percent),  # where there is no other peer
+        f"{prefix}percent_of_fa2": of(percent),  # in files whose only peer is FA2
         f"{prefix}percent_of_cublas": of(of_cublas),
         f"{prefix}us": of(lambda _, ms: f"{1e3 * ms:.2f}"),
         f"{prefix}tflops": of(lambda measured, ms: f"{measured.given.flop / ms / 1e9:.1f}"),
         f"{prefix}gb_per_s": of(rate),
         f"{prefix}of_best_peer": of(ratio),
-        f"{prefix}of_fa3": of(ratio),  # where there is no other
+        f"{prefix}of_fa3": of(ratio),  # in files whose only peer is FA3
     }
 
 
@@ -120,7 +120,7 @@ def _matmul_tflops(dtype: DType) -> float:
 
 
 def _cublas(measured: CaseResult) -> float:
-    """TFLOP/s of its product of 8192^3, measured once."""
+    """Returns the TFLOP/s of cuBLAS's product of 8192^3, measured once for each dtype."""
     return _matmul_tflops(measured.case.workload.problem.dtype)
 
 

@@ -1,8 +1,8 @@
-"""FlashAttention-3's operators: the upstream C++ build, found and loaded.
+"""Finds and loads the C++ build of FlashAttention-3's operators.
 
 The packages flash_attn_3 (upstream) and xformers have it as their module ``flash_attn_3._C``, which
-registers ``torch.ops.flash_attn_3``. vLLM has a build without the backward, but with 8 bits, which
-registers ``torch.ops._vllm_fa3_C``. It can also be a file that was taken from one of them.
+registers ``torch.ops.flash_attn_3``. vLLM has a build without the backward, but with FP8, which
+registers ``torch.ops._vllm_fa3_C``. FLASHSMITH_FA3_LIBRARY may name a file from one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flashsmith.errors import DeviceError
 
 _MODULES = ("flash_attn_3._C", "xformers.flash_attn_3._C", "vllm.vllm_flash_attn._vllm_fa3_C")
 _UPSTREAM, _VLLM = "flash_attn_3", "_vllm_fa3_C"
-# What upstream's operator takes if it is not given. None for the rest.
+# vLLM's operator has no defaults, so it gets these of upstream's; None for all others.
 _DEFAULTS_OF_VLLM = {
     "is_causal": False,
     "window_size_left": -1,
@@ -36,11 +36,11 @@ _DEFAULTS_OF_VLLM = {
 _HASH_LENGTH = 16
 _CHUNK_BYTES = 16 << 20  # the library has hundreds of MB
 
-_loaded: set[Path] = set()  # by this module
+_loaded: set[Path] = set()  # loaded by this module
 
 
 def why_missing() -> str:
-    """In words; "" if the operators are here, or can be loaded."""
+    """Returns why the operators are missing; "" if they are registered or can be loaded."""
     if _are_registered():
         return ""
     for setting in (settings.FA3_LIBRARY, settings.FA3_CUDART):
@@ -56,7 +56,7 @@ def why_missing() -> str:
 
 
 class _VllmOperators:
-    """vLLM's build, which has no defaults, called as upstream's."""
+    """vLLM's operators, which have no defaults, behind upstream's signature."""
 
     def fwd(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Any:
         operator = torch.ops._vllm_fa3_C.fwd
@@ -65,13 +65,13 @@ class _VllmOperators:
 
 
 def load_operators() -> Any:
-    """Upstream's operators or vLLM's, loaded if nothing registered them before.
+    """Returns upstream's operators or vLLM's; loads the library if none is registered.
 
     Their fwd takes q, k and v as (batch, seq_len, n_heads, d_head) and returns o and three others.
 
     Raises:
         OSError: The library cannot be loaded.
-        DeviceError: There is none, or it is none of FlashAttention-3.
+        DeviceError: There is no library, or it does not register FlashAttention-3.
     """
     if not _are_registered():
         if (library := _find_library()) is None:
@@ -83,8 +83,7 @@ def load_operators() -> Any:
 
 
 def build() -> str:
-    """Returns which build it is: the end of the library's path, and the beginning of its
-    SHA-256."""
+    """Returns the end of the library's path and the first digits of its SHA-256."""
     library = _find_library()
     if library is None or (_are_registered() and library not in _loaded):
         return "registered by something else in this process"

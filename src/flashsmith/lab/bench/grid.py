@@ -1,4 +1,4 @@
-"""The workloads of a benchmark."""
+"""The grid of workloads of a benchmark."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def make_grid(
     batch: int | None = None,
     heads: int | None = None,
 ) -> list[Workload]:
-    """Returns every combination, with tokens / seq_len samples (at least 1) of hidden / d_head
-    heads.
+    """Returns a workload for each combination, in which k has q's shape.
 
-    So all shapes have as many tokens, and all head dimensions as large a model; ``batch`` stands in
-    place of ``tokens``, ``heads`` in place of ``hidden``. k is shaped as q.
+    The batch is tokens / seq_len (at least 1) and the number of heads hidden / d_head, so that all
+    shapes have the same number of tokens, and all head dimensions the same model size. ``batch``
+    replaces ``tokens``, and ``heads`` replaces ``hidden``.
 
     Raises:
-        ValueError: A mask is not known, ``hidden`` is no multiple of a head dimension.
+        ValueError: A mask is not known, or ``hidden`` is no multiple of a head dimension.
     """
     workloads = []
     variants = [Variant.from_name(mask) for mask in masks]

@@ -2,9 +2,8 @@
 
     ncu --profile-from-start off ... python -m flashsmith.lab.bench.launch 4096 128 --kernels NAME
 
-Every candidate runs once before and is checked; one that fails or is wrong is left out, which is
-said on stderr. The launches between cudaProfilerStart and cudaProfilerStop are the right ones, each
-``--n_runs`` times.
+Every candidate is first run once and checked; stderr names the ones that fail or are wrong. Between
+cudaProfilerStart and cudaProfilerStop, each right candidate is launched ``--n_runs`` times.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ LEFT_OUT = "left out: "  # begins a line on stderr
 def target_command(
     workload: Workload, kernels: Sequence[str], peers: Sequence[str], n_runs: int
 ) -> list[str]:
-    """Returns the command line of this module for these candidates."""
+    """Returns the command line that runs this module with these candidates."""
     row = workload.as_row()
     names = ("dtype", "mask", "batch", "heads", *K_COLUMNS)
     options = [f"--{name}={row[name]}" for name in names]
@@ -50,7 +49,7 @@ def target_command(
 
 
 def launch(case: Case, n_runs: int, device: str = "cuda") -> list[str]:
-    """Runs what is right, ``n_runs`` times each, for the profiler. Returns why others were not."""
+    """Runs each right candidate ``n_runs`` times for the profiler; returns why others did not."""
     results = Runner(device).measure(case, [])
     with watched(device):
         for each in results:
@@ -61,7 +60,7 @@ def launch(case: Case, n_runs: int, device: str = "cuda") -> list[str]:
 
 @contextmanager
 def watched(device: str) -> Iterator[None]:
-    """`ncu --profile-from-start off` sees what is launched inside, and nothing else."""
+    """Lets `ncu --profile-from-start off` see the launches inside the context, and no others."""
     if device != "cuda":
         yield
         return

@@ -1,8 +1,8 @@
-"""The machine code of the kernels that are served, and which sources it was made of.
+"""The machine code of the kernels that are served, and the hashes of the sources that gave it.
 
-Tables and results stand for sources, which change with any edit of a header, and most edits leave
-the machine code as it was. ``tools/build/machine_code.py --restamp`` shows that they do and writes
-down today's sources beside those that gave the same machine code before.
+Tables and results are stamped with hashes of sources. Any edit of a header changes such a hash, but
+most edits leave the machine code unchanged. ``tools/build/machine_code.py --restamp`` proves that
+and adds today's hashes to the earlier ones that gave the same machine code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CodeRow = tuple[str, str, int, str]  # kernel, architecture, instructions of a f
 
 @dataclass(frozen=True)
 class MachineCodeRecord:
-    """What one compiler made of the kernels.
+    """The machine code that one compiler made of the kernels.
 
-    sources: For every family, as ``stamp_field`` calls it, the hashes of its sources that gave this
+    sources: For each family, under its ``stamp_field``, the hashes of the sources that gave this
         machine code, the latest last.
     """
 
@@ -34,7 +34,12 @@ class MachineCodeRecord:
 
     @classmethod
     def read(cls, path: Path) -> MachineCodeRecord:
-        """Raises OSError, ValueError: There is no such file, or it is no record."""
+        """Reads a record.
+
+        Raises:
+            OSError: There is no such file.
+            ValueError: The file is no record.
+        """
         stamp, rows = _CSV.from_text(path.read_text())
         nvcc = stamp.pop("nvcc", "")
         sources = {field: tuple(hashes.split()) for field, hashes in stamp.items()}
@@ -47,14 +52,14 @@ class MachineCodeRecord:
         replace_file(path, _CSV.to_text({"nvcc": self.nvcc} | stamp, rows))
 
     def same_sources(self, field: str, today: str) -> tuple[str, ...]:
-        """Returns the hashes of sources that give the machine code of those with the hash
-        ``today``, this one among them."""
+        """Returns the hashes of all sources whose machine code is that of the hash ``today``,
+        which is one of them."""
         hashes = self.sources.get(field, ())
         return hashes if hashes[-1:] == (today,) else (today,)
 
 
 def record_above(path: Path) -> MachineCodeRecord:
-    """That of the folder of results in which ``path`` is; where there is none, an empty one."""
+    """Returns the record in the nearest folder above ``path``; an empty record if none has one."""
     files = (folder / RECORD for folder in path.resolve().parents)
     found = next((file for file in files if file.is_file()), None)
     return MachineCodeRecord.read(found) if found else MachineCodeRecord("", {}, ())

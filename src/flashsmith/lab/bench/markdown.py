@@ -1,4 +1,4 @@
-"""Markdown."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table; None is a dash."""
+    """Returns a table, in which None is a dash."""
     cells = [["-" if c is None else str(c).replace("|", "\\|") for c in row] for row in rows]
     lines = [headers, ["---"] * len(headers), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

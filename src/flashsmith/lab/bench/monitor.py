@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 class Sustained(NamedTuple):
-    """One function again and again: what the power limit leaves."""
+    """The rate of a function that runs without a pause, under the GPU's power limit."""
 
     ms: float  # of a call
     sample: Sample
@@ -44,10 +44,10 @@ def sustain(run: Callable[[], object], seconds: float = 1.0) -> Sustained:
 
 
 class GpuMonitor:
-    """Asks the driver in the background; a context manager.
+    """A context manager that samples the GPU's clock and power in a thread.
 
     Args:
-        read: What it asks; default: NVML, and nothing where there is none.
+        read: Takes a sample. By default it asks NVML; without NVML samples are empty.
     """
 
     def __init__(self, read: Callable[[], Sample] | None = None) -> None:
@@ -65,8 +65,8 @@ class GpuMonitor:
         self._thread.join()
 
     def since(self, start: float) -> Sample:
-        """Returns the medians from ``start``, a time.monotonic(), until now; at least the last
-        sample."""
+        """Returns the medians of the samples since ``start``, a time.monotonic(); the last sample
+        if there is none since then."""
         samples = list(self._samples)
         seen = [sample for at, sample in samples if at >= start] or [s for _, s in samples[-1:]]
         return Sample(
@@ -80,7 +80,7 @@ class GpuMonitor:
 
 
 def _open_nvml(gpu: str) -> Callable[[], Sample]:
-    """Reads the GPU with this UUID."""
+    """Returns a function that samples the GPU with this UUID."""
     device = ctypes.c_void_p()
     try:
         nvml = ctypes.CDLL(_NVML)

@@ -1,4 +1,4 @@
-"""Nsight Compute's command line: found, run, its raw CSV read, its failures explained."""
+"""Finds and runs Nsight Compute's command line, reads its raw CSV, and explains its failures."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OPTIONS = (
     "--clock-control=none",  # as in use, not at the base clock
     "--profile-from-start=off",  # the target says where the part of interest begins
 )
-# Why every warp that did not issue waited; the metrics' names depend on the GPU, the section's not.
+# This section says why warps waited. Its metrics' names depend on the GPU, its own name does not.
 _STALLS = "--section=WarpStateStats"
 
 _MICROSECONDS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
-# As older versions print units.
+# Older versions of ncu print these units.
 _MICROSECONDS |= {"nsecond": 1e-3, "usecond": 1.0, "msecond": 1e3, "second": 1e6}
 
 _KERNEL_NAME = "Kernel Name"
@@ -42,7 +42,7 @@ _PERMISSION = (
     "--cap-add=SYS_ADMIN, or have the administrator load the driver with "
     "NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
-# What ncu prints -> what to do.
+# Each pair is a text that ncu prints, and what the user can do.
 _KNOWN_FAILURES = (
     ("ERR_NVGPUCTRPERM", _PERMISSION),
     (
@@ -60,17 +60,20 @@ _MAX_LINES_SHOWN = 8
 
 @dataclass(frozen=True)
 class ProfiledLaunch:
-    """One kernel launch: its demangled name, and metrics by ncu's names, times in microseconds."""
+    """A kernel launch: the demangled name, and metrics by ncu's names, times in microseconds."""
 
     kernel: str
     metrics: dict[str, float]
 
 
 def find_ncu() -> Path:
-    """FLASHSMITH_NCU, else ncu on PATH, in CUDA_HOME, /usr/local/cuda, /opt/nvidia/nsight-compute.
+    """Returns the path of ncu.
+
+    It is FLASHSMITH_NCU if set, else the first ncu on PATH, in CUDA_HOME, in /usr/local/cuda or,
+    the newest version first, in /opt/nvidia/nsight-compute.
 
     Raises:
-        ProfilerError: there is none; says where it was looked for.
+        ProfilerError: There is no ncu; the message lists the folders that were searched.
     """
     chosen = settings.NCU.get()
     if chosen is not None:
@@ -101,25 +104,25 @@ def _version(folder: Path) -> list[int]:
 def profile(
     target: Sequence[str], metrics: Iterable[str], report: Path
 ) -> tuple[list[ProfiledLaunch], str]:
-    """Runs ``target`` under ncu, and reads what it measured.
+    """Runs ``target`` under ncu, and returns ncu's measurements.
 
     Args:
-        target: a command; what it launches between cudaProfilerStart and cudaProfilerStop counts.
-        metrics: ncu's names; those that this GPU does not have are missing in the launches.
-        report: where ncu's raw CSV is kept, with anything that the target prints among it. A run
-            that fails leaves it as it was, and what it printed in `<report>.failed`.
+        target: A command, whose launches between cudaProfilerStart and cudaProfilerStop count.
+        metrics: ncu's names; launches lack the metrics that this GPU does not have.
+        report: The file for ncu's raw CSV, in which the target's output is mixed. A run that fails
+            leaves it unchanged, and writes its output to `<report>.failed`.
 
     Returns:
         The launches in order, and what the target wrote to stderr.
 
     Raises:
-        ProfilerError: no ncu, no permission, the target failed, nothing was profiled, or the CSV
-            cannot be read; says what to do and where the report is.
+        ProfilerError: There is no ncu or no permission, the target failed, nothing was profiled, or
+            the CSV cannot be read; the message says what to do and where the report is.
     """
     command = [str(find_ncu()), *_OPTIONS, _STALLS, f"--metrics={','.join(metrics)}", *target]
     report.parent.mkdir(parents=True, exist_ok=True)
     unfinished = report.with_name(f"{report.name}.failed")
-    # Commas group thousands only where the locale says nothing else.
+    # Other locales group thousands by other characters than commas.
     environment = os.environ | {"LC_ALL": "C"}
     with unfinished.open("w") as output:
         try:
@@ -149,7 +152,7 @@ def profile(
 
 
 def _why_failed(printed: str, stderr: str, returncode: int) -> str:
-    """A reason and what to do about it; "" if all went well."""
+    """Returns the reason of a failure and what to do about it; "" if the run succeeded."""
     for symptom, advice in _KNOWN_FAILURES:
         if symptom in printed:
             return advice
@@ -166,16 +169,13 @@ def _last_lines(text: str) -> str:
 
 
 def parse_raw_csv(text: str) -> list[ProfiledLaunch]:
-    """The launches in what ``ncu --csv --page raw`` prints.
+    """Returns the launches in the output of ``ncu --csv --page raw``; none without a table.
 
-    A row of names, a row of units, then a row for each launch. What the target or ncu print before
-    and between them is passed over. A metric without a number ("n/a") is left out.
-
-    Returns:
-        No launches if there is no table.
+    A table is a row of names, a row of units, and a row for each launch. Other lines, of the target
+    or of ncu, are skipped. A metric without a number ("n/a") is left out.
 
     Raises:
-        ValueError: A row is not as long as the names, or there is no column of kernel names.
+        ValueError: A row and the row of names differ in length, or no column has kernel names.
     """
     names: list[str] = []
     units: list[str] = []

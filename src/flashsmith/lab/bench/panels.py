@@ -1,4 +1,4 @@
-"""Rows of times, arranged for reading: by (dtype, d_head, mask), sequence length and candidate."""
+"""Arranges rows of times for reading: by (dtype, d_head, mask), sequence length and candidate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Panel = tuple[str, int, str]  # dtype, d_head, mask
 
 
 def panels(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, dict[str, TimeRow]]]:
-    """Of each (dtype, d_head, mask) and sequence length, the timed rows by peer and OURS.
+    """Returns the timed rows by (dtype, d_head, mask), sequence length, and peer or OURS.
 
-    The rows are of one regime: times of two are not compared.
+    All rows must be of one regime, because times of two regimes are not compared.
     """
     found: dict[Panel, dict[int, dict[str, TimeRow]]] = {}
     for row in rows:

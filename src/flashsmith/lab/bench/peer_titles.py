@@ -1,4 +1,4 @@
-"""The peers' names in full, which results are read with where there is no torch."""
+"""The peers' full names, for readers of results that run without torch."""
 
 PEER_TITLES = {
     "fa2": "FlashAttention-2",

@@ -25,8 +25,7 @@ _FA4_MODULE = "flash_attn.cute.interface"
 
 @dataclass(frozen=True)
 class Peer:
-    """One implementation.
-
+    """One implementation of attention.
     ``make(q, k, v, causal)`` takes (batch, seq_len, n_heads, d_head) tensors, equal in shape (for
     torch's SDPA k and v may have fewer heads), and returns a function that computes o, of q's
     shape. What depends on the shape alone is done in ``make``, so that only attention is timed.
@@ -35,10 +34,10 @@ class Peer:
     name: str
     title: str
     short_title: str
-    via: str  # what it is called through; "" for its own package
+    via: str  # the package through which it is called; "": its own
     make: Make
-    why_missing: Callable[[], str]  # "" where it can be used
-    build: Callable[[], str]  # which one is here; for the stamp of the results
+    why_missing: Callable[[], str]  # "" if it can be used
+    build: Callable[[], str]  # the installed version, for the results' stamp
 
     @property
     def full_title(self) -> str:
@@ -73,7 +72,7 @@ def _heads_first(
 def flex_run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, score_mod: Any = None
 ) -> Run:
-    """FlexAttention, compiled by torch; q and k equally long."""
+    """Returns a run of FlexAttention, compiled by torch; q and k must be equally long."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()  # each shape compiles anew, and torch gives up after a few
@@ -146,7 +145,7 @@ def _why_no_fa4() -> str:
 def _has_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ImportError:  # of a parent
+    except ImportError:  # the parent package is missing
         return False
 
 
@@ -181,7 +180,7 @@ PEERS = {
 
 
 def find_peers(names: Sequence[str]) -> list[Peer]:
-    """Returns the peers called ``names``. Raises ValueError that lists them."""
+    """Returns the peers with these names. Raises ValueError: A name is not known."""
     if unknown := [name for name in names if name not in PEERS]:
         raise ValueError(
             f"peer {', '.join(map(repr, unknown))} is not known; supported: {', '.join(PEERS)}"
@@ -190,8 +189,11 @@ def find_peers(names: Sequence[str]) -> list[Peer]:
 
 
 def first_available(*names: str) -> Peer:
-    """Returns the first of ``names`` that can be used here. Raises DeviceError with every
-    reason."""
+    """Returns the first of these peers that can be used here.
+
+    Raises:
+        DeviceError: None can be used; the message has the reason for each.
+    """
     reasons = []
     for peer in find_peers(list(names)):
         if peer.is_available:

@@ -18,7 +18,7 @@ from flashsmith.lab.bench.peers import PEERS
 from flashsmith.lab.bench.results import OK, CountRow, TimeRow, with_regime
 from flashsmith.lab.bench.summary import REGIME_TITLES, bank_conflicts
 
-# Okabe and Ito's colours, apart for colour-blind readers too; ours is the strongest.
+# Colour-blind readers can tell Okabe and Ito's colours apart, too; ours is the strongest.
 _COLORS = {
     OURS: "#d55e00",
     "fa2": "#56b4e9",
@@ -46,10 +46,10 @@ _LABELLED_BARS = 48  # with more in a panel the numbers would touch
 def plot_times(
     rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], gpu: str, folder: Path
 ) -> list[Path]:
-    """Bars of TFLOP/s by sequence length, and the roofline. Returns the files written.
+    """Plots bars of TFLOP/s by sequence length, and the roofline; returns the written files.
 
     Args:
-        rows: Of one regime.
+        rows: Rows of one regime.
     """
     if not any(row.status == OK for row in rows):
         return []
@@ -63,7 +63,7 @@ def plot_times(
 
 
 def plot_counts(rows: Sequence[CountRow], folder: Path) -> list[Path]:
-    """Bars of shared memory wavefronts by kernel, one panel a shape. Returns the files written."""
+    """Plots wavefronts of shared memory by kernel, a panel for each shape; returns the files."""
     counted = [row for row in rows if row.status == OK]
     if not counted:
         return []
@@ -129,7 +129,7 @@ def _bars(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str)
 
 
 def _roofline(rows: Sequence[TimeRow], ceilings: Mapping[str, Ceilings], where: str) -> Figure:
-    """Returns one panel a dtype and d_head; filled markers are full attention, hollow ones
+    """Draws a panel for each dtype and d_head; filled markers are full attention, hollow ones
     causal."""
     found = panels(rows)
     names = series(rows)
@@ -227,8 +227,8 @@ def _wavefronts(rows: Sequence[CountRow]) -> Figure:
 
 
 def _spread(rows: Sequence[TimeRow]) -> list[list[float]]:
-    """Returns how far the rates at the 80th and 20th percentile of the times are from the
-    median's."""
+    """Returns the distances of the rates at the 80th and 20th percentile of the times from the
+    rate at the median."""
     low, high = [], []
     for row in rows:
         assert row.ms is not None

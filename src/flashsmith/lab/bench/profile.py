@@ -1,4 +1,4 @@
-"""What ncu measured of kernels, as a table: one row a kernel and shape, runs averaged."""
+"""The table of ncu's measurements: a row for each kernel and shape, averaged over its runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flashsmith.configs import (
 )
 from flashsmith.lab.bench.ncu import ProfiledLaunch
 
-# Columns and the metrics they are from: the first that the GPU has. Percentages of throughput and
-# utilisation are of what the unit could do in the kernel's whole time.
+# Each column takes the first of its metrics that the GPU has. Percentages of throughput and
+# utilisation are relative to what the unit could do in the kernel's whole time.
 METRICS = {
     "duration_us": ("gpu__time_duration.sum",),
     "cycles": ("gpc__cycles_elapsed.max",),
     "registers": ("launch__registers_per_thread",),
     "occupancy_percent": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
     "l2_hit_percent": ("lts__t_sector_hit_rate.pct",),
-    # The second also has those of accesses to global and local memory.
+    # The second metric also counts accesses to global and local memory.
     "bank_conflicts": (
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
         "l1tex__data_bank_conflicts_pipe_lsu.sum",
@@ -42,12 +42,13 @@ METRICS = {
 ALL_METRICS = tuple(metric for metrics in METRICS.values() for metric in metrics)
 _WHOLE = ("cycles", "registers", "bank_conflicts")
 
-# Warps that wait for a reason, each time that one issues. "Selected" is the one that issues.
+# The metric is the mean number of warps that wait for a reason whenever a warp issues. The warp
+# that issues is "selected", which is no stall.
 _STALL = re.compile(
     r"smsp__average_warps_issue_stalled_(?!selected_)(\w+?)(?:_stall)?_per_issue_active\.ratio"
 )
 
-# The kernels of the peers; what else they launch (to schedule, to combine) is not their attention.
+# A peer's other kernels, which schedule or combine, do not count as its attention.
 _PEER_KERNELS = {
     "fa2": re.compile(r"\bflash_fwd(_splitkv)?_kernel\b"),
     "cudnn": re.compile(r"cudnn\w*_sdpa_\w*fprop"),
@@ -61,7 +62,7 @@ _FLOP_PER_US_AND_TFLOPS = 1e6
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel on one workload, the mean of its runs; None is what the GPU does not tell."""
+    """The mean of a kernel's runs on one workload; None is what the GPU does not report."""
 
     kernel: str
     workload: Workload
@@ -73,7 +74,7 @@ class KernelProfile:
     percent_of_baseline: float | None
 
     def as_row(self) -> dict[str, Any]:
-        """Flat, for CSV and JSON; stalls as `stall_<reason>`."""
+        """Returns a flat row for CSV and JSON, with stalls as `stall_<reason>`."""
         return {
             "kernel": self.kernel,
             **self.workload.as_row(),
@@ -87,10 +88,10 @@ class KernelProfile:
 
 
 def identify(kernel: str) -> KernelId | str | None:
-    """Whose kernel has this name: one of ours, a peer's (its name), or None.
+    """Returns our kernel with this name, or the name of the peer that has such kernels, or None.
 
     Raises:
-        ValueError: It is one of ours, of a configuration that cannot be read.
+        ValueError: The kernel is ours, but its configuration cannot be read.
     """
     if is_cpp_name(kernel):
         return parse_kernel_name_into_instance(kernel)
@@ -98,9 +99,9 @@ def identify(kernel: str) -> KernelId | str | None:
 
 
 def tabulate(launches: Sequence[ProfiledLaunch], workload: Workload) -> list[KernelProfile]:
-    """Returns the kernels of one workload, each once, in the order in which they ran first.
+    """Returns a profile of each kernel of a workload, in the order of their first launches.
 
-    The baseline is FA2 where it ran, else the first kernel. Launches of others are left out.
+    The baseline is FA2 if it ran, else the first kernel. Unknown kernels are left out.
     """
     groups: dict[KernelId | str, list[ProfiledLaunch]] = {}
     for launch in launches:
@@ -154,7 +155,7 @@ def _mean(group: Sequence[ProfiledLaunch], names: Sequence[str]) -> float | None
 
 
 def _stalls(group: Sequence[ProfiledLaunch]) -> dict[str, float]:
-    """Warps that wait for each reason, for every instruction that is issued."""
+    """Returns the mean number of waiting warps whenever a warp issues, by reason."""
     means = {
         match[1]: round(_mean(group, [name]) or 0.0, 3)
         for name in group[0].metrics
@@ -166,4 +167,4 @@ def _stalls(group: Sequence[ProfiledLaunch]) -> dict[str, float]:
 def _rounded(value: float | None, digits: int = 2) -> float | None:
     if value is None:
         return None
-    return round(value, digits or None)  # without digits: an int
+    return round(value, digits or None)  # round(value, None) is an int

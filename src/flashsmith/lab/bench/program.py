@@ -1,4 +1,4 @@
-"""The program of every list of cases: measures them, and writes a row for each candidate."""
+"""The program of every list of cases, which measures them and writes a row for each candidate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
 
-_RATIOS = ("of_best_peer", "of_fa3")  # end the names of such columns
+_RATIOS = ("of_best_peer", "of_fa3")  # ends of the names of columns with ratios
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,15 @@ class Benchmark:
     """A list of cases, and the file of their rows.
 
     Attributes:
-        name: Of the file, without ``.csv``.
-        columns: Of the file; they say in which regimes candidates are timed.
-        cases: What is measured unless ``--cases`` says what.
-        more: What else ``--cases`` may choose.
-        needs: The compute capability without which nothing is measured.
-        kinds: What a case has in common with others whose ratios have one mean.
-        resources: The file for what ptxas says of kernels, which are built before then; "": none.
-        repeats: How often a candidate has its turn, unless the command line says.
+        name: The file's name, without ``.csv``.
+        columns: The file's columns, which decide in which regimes candidates are timed.
+        cases: Returns the usual cases, which are measured without ``--cases``.
+        more: Returns further cases that ``--cases`` may choose.
+        needs: The compute capability that a GPU must have to be measured; None: any.
+        kinds: Returns the names of the means to which the case's ratios contribute.
+        resources: The file for ptxas's figures of the kernels, which are then built before the
+            first case; "": no such file.
+        repeats: The number of turns of a candidate, unless the command line sets it.
     """
 
     name: str
@@ -50,8 +51,11 @@ class Benchmark:
     repeats: int = 20
 
     def chosen(self, pattern: str | None) -> list[Case]:
-        """Returns those with the pattern in their words; None: the usual. Raises ValueError: none
-        has."""
+        """Returns the cases whose words contain the pattern; None: the usual cases.
+
+        Raises:
+            ValueError: No case contains it.
+        """
         if pattern is None:
             return list(self.cases())
         return chosen((*self.cases(), *self.more()), pattern)
@@ -60,10 +64,10 @@ class Benchmark:
 def run_program(
     benchmark: Benchmark, description: str | None, words: Sequence[str] | None = None
 ) -> int:
-    """Runs the command line; returns the exit status: 1 if a result is wrong.
+    """Runs the command line and returns the exit status, which is 1 if a result is wrong.
 
     Raises:
-        GpuLostError: A candidate broke the GPU's state for this process; rows before it are kept.
+        GpuLostError: A candidate broke the GPU's state for this process; earlier rows are kept.
     """
     parser = _parser(benchmark, description)
     arguments = parser.parse_args(words)
@@ -83,16 +87,20 @@ def run_program(
         print(f"no GPU of compute capability {'.'.join(map(str, benchmark.needs))}")
         return 0
     runner = Runner(device, arguments.repeats, arguments.milliseconds)
-    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure what was chosen
+    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure no stand-in
     torch.manual_seed(0)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
 
 
 def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> list[Case]:
-    """Returns the cases with these candidates, which their operations know. Raises ValueError: One
-    is not.
+    """Returns the cases with the candidates of the command line.
 
-    only: In place of a case's own, if there are any.
+    Args:
+        only: Candidates that replace those of each case, unless empty.
+        more: Candidates that are added.
+
+    Raises:
+        ValueError: An operation does not know a candidate.
     """
     told = [replace(each, candidates=(*(only or each.candidates), *more)) for each in cases]
     for case in told:
@@ -149,7 +157,7 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
 
 
 def _say_left_out(measured: CaseResult, said: set[str]) -> None:
-    """Says once who is not here, and of each case who failed."""
+    """Reports each missing candidate once, and each failed candidate once for each case."""
     where = "" if measured.checked.status == MISSING else f" {measured.case}:"
     line = f"left out: {measured.name}:{where} {measured.checked.reason}"
     if line not in said:
@@ -158,7 +166,7 @@ def _say_left_out(measured: CaseResult, said: set[str]) -> None:
 
 
 def _builds(cases: Iterable[Case]) -> dict[str, str]:
-    """Returns which peers are measured, or why they are not."""
+    """Returns the build of each peer, or the reason why it is missing."""
     packages = {
         name: peer.package
         for case in cases
@@ -169,7 +177,7 @@ def _builds(cases: Iterable[Case]) -> dict[str, str]:
 
 
 class Ratios:
-    """The times of peers over ours, to be summed up."""
+    """Collects the times of peers over ours, to report their means."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[float]] = {}
@@ -181,7 +189,7 @@ class Ratios:
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:
-        """Yields the geometric mean of each kind, candidate and regime, and the least."""
+        """Yields the geometric mean and the minimum of each kind, candidate and regime."""
         for key, ratios in self._found.items():
             title, mean = ", ".join(filter(None, key)), statistics.geometric_mean(ratios)
             yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"

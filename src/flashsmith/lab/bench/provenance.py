@@ -1,11 +1,12 @@
-"""Whether the kernels of a committed result are those of today.
+"""Tells whether a committed result was measured on today's kernels.
 
-A result has its stamp in columns of its own, in comments above them, or in an ``environment.json``
-beside it. The hashes in it are of sources, which change with any edit of a header, and most edits
-leave the machine code as it was. Which sources gave the machine code of today's is in
-``machine_code_record.csv`` above the results. Where later sources were compiled and compared,
-``machine_code_now.json`` beside the stamp has their hashes, and the kernels that differ;
-``tools/build/machine_code.py --results`` compares and writes it.
+A result has its stamp in columns, in comments above the header, or in an ``environment.json``
+beside it. The stamp has hashes of sources. Any edit of a header changes them, but most edits leave
+the machine code unchanged, so two files list hashes with the same machine code:
+
+    machine_code_record.csv   above the results: the sources that gave today's machine code
+    machine_code_now.json     beside the stamp: later sources that were compiled and compared, and
+                              the kernels that differ; tools/build/machine_code.py --results
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _DATE_FOLDER = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def kernels_note(path: Path, fields: Iterable[str]) -> str:
-    """A sentence that says when ``path`` was measured, and on which kernels, if not on today's.
+    """Returns a note on when, and on which other kernels, a result was measured.
 
     Args:
         path: A CSV file of results.
-        fields: The families whose kernels are in it, as ``kernel_source_stamp`` calls them.
+        fields: The families whose kernels are in it, under their names in ``kernel_source_stamp``.
 
     Returns:
-        An empty string where today's kernels are those that were measured.
+        A sentence, or "" if today's kernels are the measured ones.
 
     Raises:
-        ValueError: A field is of no family, or there is none.
+        ValueError: A field is not a family's, or there are no fields.
     """
     stamp, today = stamp_of(path), kernel_source_stamp()
     wanted = list(dict.fromkeys(fields))
@@ -65,14 +66,13 @@ def _on_others(fields: Iterable[str], stamp: Mapping[str, object]) -> str:
 
 
 def date_of(path: Path) -> str:
-    """Returns the date in the stamp of a result, else that of its folder."""
+    """Returns the date in the stamp of a result, else the date in its folder's name."""
     folders = [part for part in path.parts if _DATE_FOLDER.fullmatch(part)]
     return str(stamp_of(path).get("date") or (folders[-1] if folders else "on an unknown date"))
 
 
 def stamp_of(path: Path) -> dict[str, Any]:
-    """Returns what is recorded of a result: its own columns and comments come before the file
-    beside it."""
+    """Returns the stamp of a result; its columns and comments override the file beside it."""
     lines = path.read_text().splitlines()
     rows = [line for line in lines if not line.startswith("#")]
     comments = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("#"))
@@ -85,10 +85,10 @@ def stamp_of(path: Path) -> dict[str, Any]:
 
 
 def fields_of(path: Path) -> list[str]:
-    """Returns the families whose kernels a CSV file names in its column ``kernel``.
+    """Returns the families of the kernels that a CSV file names in its column ``kernel``.
 
     Raises:
-        ValueError: It names none, or one that is no kernel of today.
+        ValueError: It names no kernel, or one that does not exist today.
     """
     with path.open(newline="") as file:
         names = {row.get("kernel") or "" for row in csv.DictReader(file)}
@@ -99,7 +99,7 @@ def fields_of(path: Path) -> list[str]:
 
 
 def _in_words(fields: Iterable[str]) -> str:
-    """kernels_sm80 -> "sm80 forward kernels"."""
+    """Returns "sm80 forward kernels" for kernels_sm80."""
     names = [field.removeprefix(_PREFIX).replace("_", " ") for field in fields]
     words = [name if " " in name else f"{name} forward" for name in names]
     return f"{' and '.join(words)} kernels" if words else ""

@@ -10,7 +10,7 @@ QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def make_qkv(problem: Problem, device: str, seed: int = 0) -> QKV:
-    """Normally distributed q, k and v."""
+    """Returns normally distributed q, k and v."""
     generator = torch.Generator(device).manual_seed(seed)
     dtype = problem.dtype.to_torch_dtype()
     q, k, v = (

@@ -1,4 +1,4 @@
-"""Our rate over that of the best peer: by shape, and in one number."""
+"""The ratio of our rate to the best peer's, for each shape and as one mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashsmith.lab.bench.results import TimeRow
 
 
 def ratios(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, TimeRow]]:
-    """Our best row at each (dtype, d_head, mask) and sequence length that has a peer, in order."""
+    """Returns our best row for each (dtype, d_head, mask) and length with a peer, sorted."""
     found = {
         panel: {
             seq_len: by_name[OURS]
@@ -25,8 +25,8 @@ def ratios(rows: Sequence[TimeRow]) -> dict[Panel, dict[int, TimeRow]]:
 
 
 def ratio_table(rows: Sequence[TimeRow]) -> str:
-    """Returns a line for each (dtype, d_head, mask), a column for each length; "" without a
-    ratio."""
+    """Returns a table with a line for each (dtype, d_head, mask) and a column for each length; ""
+    if there is no ratio."""
     found = ratios(rows)
     if not found:
         return ""
@@ -43,8 +43,8 @@ def ratio_table(rows: Sequence[TimeRow]) -> str:
 
 
 def rate_table(rows: Sequence[TimeRow]) -> str:
-    """Returns three lines for each (dtype, d_head, mask): the best peer, ours in TFLOP/s, and
-    the ratio."""
+    """Returns a table with three lines for each (dtype, d_head, mask): the best peer's TFLOP/s,
+    ours, and the ratio."""
     found, everything = ratios(rows), panels(rows)
     lengths = _lengths(found)
     body: list[list[str]] = []
@@ -63,7 +63,8 @@ def rate_table(rows: Sequence[TimeRow]) -> str:
 
 
 def ratio_sentence(rows: Sequence[TimeRow]) -> str:
-    """Returns the geometric mean over all shapes, and the least ratio with its shape."""
+    """Returns a sentence with the geometric mean over all shapes, and the minimum with its
+    shape."""
     ours = [row for by_length in ratios(rows).values() for row in by_length.values()]
     minimum = min(ours, key=lambda row: row.ratio_to_best_peer or 0)
     below = sum((row.ratio_to_best_peer or 0) < 1 for row in ours)

@@ -1,4 +1,4 @@
-"""What ptxas says of the kernels that cases name."""
+"""The resources that ptxas reports for the kernels that cases name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashsmith.runtime.device import target_of
 
 
 def kernels_of(cases: Iterable[Case]) -> list[KernelId]:
-    """Returns the kernels that cases have by their names, each once."""
+    """Returns the kernels that cases have as candidates, each once."""
     found = {
         KernelId(parse_kernel_name_into_config(name), case.workload.variant): None
         for case in cases
@@ -25,7 +25,7 @@ def kernels_of(cases: Iterable[Case]) -> list[KernelId]:
 
 
 def build_kernels(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Builds and loads them at once; returns the registers, spills and memory of each."""
+    """Builds and loads the kernels of cases as one library; returns ptxas's figures of each."""
     library = build_library(kernels_of(cases), target_of(torch.device("cuda")))
     load_library(library)
     return [

@@ -16,12 +16,12 @@ from flashsmith.runtime.counters import COUNTERS
 
 OK = "ok"
 WRONG = "wrong"  # the result differs from the reference; not timed
-FAILED = "failed"  # raised; not timed
-MISSING = "missing"  # is not installed here
+FAILED = "failed"  # the candidate raised an error; not timed
+MISSING = "missing"  # the peer is not installed here
 
 IN_TURN = "in-turn"
 BACK_TO_BACK = "back-to-back"
-REGIMES = (IN_TURN, BACK_TO_BACK)  # lab/bench/timer.py says what they are
+REGIMES = (IN_TURN, BACK_TO_BACK)  # lab/bench/timer.py explains them
 
 KERNEL = "kernel"
 PEER = "peer"
@@ -32,12 +32,12 @@ def with_regime(stem: str, regime: str) -> str:
     return stem if regime == IN_TURN else f"{stem}_{regime.replace('-', '_')}"
 
 
-_ADDED = "added"  # marks a column that older files lack; its default is what they had
+_ADDED = "added"  # marks a column that older files lack, and whose default is true of them
 
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate on one workload. Its columns stand in the place of ``workload``."""
+    """One candidate on one workload; in files, the workload's columns replace ``workload``."""
 
     kernel: str  # a peer's name or a kernel's short form
     kind: str  # KERNEL or PEER
@@ -46,7 +46,7 @@ class Row:
     reason: str = field(default="", kw_only=True)  # if the status is not OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns its columns with their values."""
+        """Returns the values of the row by column."""
         found: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class TimeRow(Row):
-    """A time on a GPU."""
+    """The time of a candidate on a GPU."""
 
     ms: float | None = None  # median
     ms_p20: float | None = None
@@ -73,7 +73,7 @@ class TimeRow(Row):
 
 @dataclass(frozen=True)
 class CountRow(Row):
-    """What the emulator counted (runtime/counters.py)."""
+    """The emulator's counts of a kernel (runtime/counters.py)."""
 
     mma: int | None = None
     ldmatrix: int | None = None
@@ -124,12 +124,12 @@ def to_csv(kind: type[R], rows: Iterable[R], header: bool = True) -> str:
 
 
 def read_csv(kind: type[R], path: Path) -> list[R]:
-    """Returns the rows of a file; a last line that was cut off is left out.
+    """Returns the rows of a file, without a last line that was cut off.
 
-    A file from before columns were added is read too, and gets their defaults.
+    Older files may lack columns that were added later; their rows get the defaults.
 
     Raises:
-        ValueError: The columns are not those of ``kind``, or a value is none of its column.
+        ValueError: The columns are not those of ``kind``, or a value does not fit its column.
     """
     try:
         text = path.read_text()
@@ -156,8 +156,8 @@ def _parse(kind: type[R], cells: Mapping[str, str]) -> R:
 
 
 def _are_columns_of(kind: type[Row], header: Sequence[str]) -> bool:
-    """Returns whether a file with this header has rows of ``kind``; it may lack columns that
-    were added."""
+    """Returns whether a file with this header has rows of ``kind``; columns that were added later
+    may be missing."""
     added = {*K_COLUMNS, *(each.name for each in fields(kind) if _ADDED in each.metadata)}
     expected = [name for name in columns_of(kind) if name in header or name not in added]
     return header == expected
@@ -168,14 +168,14 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.6g}"
-    return " ".join(str(value).split())  # one line, so that a cut is seen
+    return " ".join(str(value).split())  # one line, so that a file that was cut off is noticed
 
 
 class ResultFile(Generic[R]):
     """The rows of one benchmark, on disk as soon as they are appended.
 
     Args:
-        shared: The columns that have one value in all rows, with that value.
+        shared: The values of columns that are the same in all rows.
     """
 
     def __init__(self, kind: type[R], path: Path, **shared: str) -> None:
@@ -189,7 +189,7 @@ class ResultFile(Generic[R]):
         return [row for row in self.rows if row.workload == workload]
 
     def append(self, rows: Sequence[R]) -> None:
-        """Adds rows; they are on disk when this returns."""
+        """Appends rows, which are on disk when this returns."""
         self.rows += rows
         with self.path.open("a") as file:
             file.write(to_csv(self.kind, rows, header=False))
@@ -197,7 +197,7 @@ class ResultFile(Generic[R]):
             os.fsync(file.fileno())
 
     def keep(self, wanted: Callable[[R], bool]) -> None:
-        """Forgets every other row."""
+        """Removes the rows that are not wanted."""
         kept = [row for row in self.rows if wanted(row)]
         if len(kept) != len(self.rows):
             self.rows = kept

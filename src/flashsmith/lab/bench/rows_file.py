@@ -1,5 +1,5 @@
-"""What all benchmarks have: a CSV file, which has each row as soon as it is measured, its stamp,
-and a folder for them."""
+"""The files of a benchmark: a CSV file, which gets each row as soon as it is measured, its stamp,
+and their folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flashsmith.lab.bench.stamp import environment_stamp
 
 
 def make_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
-    """Returns the command line of a benchmark, which has a folder for its files.
+    """Returns the parser of a benchmark's command line, with the option for the files' folder.
 
-    required: Whether it cannot do without.
+    required: Whether the option must be passed.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -28,10 +28,10 @@ def make_parser(description: str | None, *, required: bool = True) -> argparse.A
 def recorded(
     path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows, each after it is in the file: what is measured stays if the next one fails.
+    """Writes each row and then yields it, so that the file keeps it if the next one fails.
 
     Raises:
-        ValueError: a row has a key that is no column.
+        ValueError: A row has a key that is no column.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -44,14 +44,14 @@ def recorded(
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """All at once, with the columns of the first."""
+    """Writes rows with the columns of the first one."""
     for _ in recorded(path, list(rows[0]), rows):
         pass
 
 
 def write_stamp(path: Path, device: str = "cuda", **more: Any) -> None:
-    """Writes what ``path`` is measured with, kernels' hashes among it, to
-    ``<name>_environment.json`` beside it."""
+    """Writes the stamp of ``path``, with hashes of the kernels, to ``<name>_environment.json``
+    beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(environment_stamp(device) | more, indent=2)
     path.with_name(f"{path.stem}_environment.json").write_text(text + "\n")

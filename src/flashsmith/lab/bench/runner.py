@@ -1,4 +1,4 @@
-"""Checks and times the candidates of a case, beside each other."""
+"""Checks the candidates of a case, and times them together."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from flashsmith.reference import Comparison
 from flashsmith.runtime.device import gpu_answers
 
 IN_GRAPH = "in-graph"
-UNFIT = "unfit"  # the status of a candidate that does not take such a problem
-_REASON_LENGTH = 400  # a compiler says more
+UNFIT = "unfit"  # the status of a candidate that does not support the problem
+_REASON_LENGTH = 400  # compilers' messages are longer
 MakeRun = Callable[[], Run | None]
 
 
@@ -40,9 +40,9 @@ class Checked:
 
     Attributes:
         reason: Why the status is not OK.
-        run: Computes it once more, if the status is OK.
-        comparison: Of its result; None of what did not run.
-        counters: What the emulator counted.
+        run: Computes the result once more, if the status is OK.
+        comparison: The comparison of the result with the truth; None if the candidate did not run.
+        counters: The emulator's counts.
     """
 
     status: str
@@ -54,11 +54,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One candidate of a case.
+    """The result of one candidate of a case.
 
     Attributes:
-        together: The times of all candidates that are right, by regime; none on the emulator.
-        samples: Of the GPU while they were timed, by regime.
+        together: The times of all right candidates, by regime; none on the emulator.
+        samples: The GPU's clock and power during the timing, by regime.
     """
 
     case: Case
@@ -71,7 +71,7 @@ class CaseResult:
 
     @property
     def times(self) -> Mapping[str, Timing]:
-        """Its own, by regime."""
+        """The candidate's times, by regime."""
         return {
             regime: times[self.name]
             for regime, times in self.together.items()
@@ -79,7 +79,7 @@ class CaseResult:
         }
 
     def rival_ms(self, regime: str) -> float | None:
-        """The time of the peer that one of ours is compared with; of a peer None."""
+        """Returns the time of the peer with which our candidate is compared; None for a peer."""
         if self.name in self.operation.peers:
             return None
         times = self.together[regime]
@@ -97,19 +97,19 @@ class CaseResult:
 
     @property
     def error(self) -> float:
-        """The error of the result, as the operation says it."""
+        """The error of the result, in the operation's measure."""
         assert self.checked.comparison is not None
         return self.checked.comparison.error
 
     @property
     def run(self) -> Run:
-        """The function that runs a candidate that is right."""
+        """The function that runs the candidate, which must be right."""
         assert self.checked.run is not None
         return self.checked.run
 
     @cached_property
     def sustained(self) -> Sustained:
-        """The rate of a second of work, behind all that is timed."""
+        """The rate of one second of work, measured when first read, after all timing."""
         return sustain(self.run)
 
 
@@ -118,10 +118,10 @@ class Runner:
     """Measures one case after the other.
 
     Attributes:
-        device: cuda; or cpu, where candidates are checked by the emulator and nothing is timed.
-        repeats: In turn.
-        milliseconds: Back to back, for each candidate.
-        sample: Says the GPU's clock and power since a time.monotonic().
+        device: cuda; or cpu, where the emulator runs and nothing is timed.
+        repeats: The number of turns of each candidate in turn.
+        milliseconds: The time of each candidate back to back.
+        sample: Returns the GPU's clock and power since a time.monotonic().
     """
 
     device: str
@@ -131,11 +131,11 @@ class Runner:
     _turns: Iterator[int] = field(default_factory=itertools.count)
 
     def measure(self, case: Case, regimes: Collection[str]) -> list[CaseResult]:
-        """Checks all candidates that take the case, then times together what is right.
+        """Checks all candidates that support the case, then times the right ones together.
 
         Raises:
             GpuLostError: A candidate broke the GPU's state for this process.
-            ValueError: No candidate has such a name.
+            ValueError: The operation does not know a candidate.
         """
         operation = BENCHES[case.operation]
         given = operation.prepare(case, self.device)
@@ -164,8 +164,8 @@ class Runner:
         return self.device == "cuda"
 
     def _build(self, makes: Sequence[MakeRun]) -> None:
-        """Makes first calls side by side: most of one is a compiler's time. What they raise, they
-        raise again."""
+        """Makes the first calls in parallel, because compilers take most of their time. Errors are
+        ignored here: the check makes the calls again and reports them."""
 
         def call(make: MakeRun) -> None:
             with suppress(Exception):
@@ -207,7 +207,7 @@ def check(
     """Makes the run of a candidate, runs it once, and compares the result.
 
     Raises:
-        GpuLostError: It broke the GPU's state for this process.
+        GpuLostError: The run broke the GPU's state for this process.
     """
     try:
         if (run := make()) is None:
@@ -225,8 +225,11 @@ def check(
 
 
 def candidate_of(operation: OperationBench[Given], name: str) -> Make[Given]:
-    """Returns what makes the run of a candidate. Raises ValueError: The operation has none of
-    that name."""
+    """Returns the function that makes a candidate's run.
+
+    Raises:
+        ValueError: The operation does not know the candidate.
+    """
     if name in operation.peers:
         return operation.peers[name].make
     if name in operation.ours:

@@ -1,4 +1,4 @@
-"""A benchmark's folder: what was asked, where it ran, and what is there already."""
+"""A benchmark's folder, which keeps the arguments, the environment and the results so far."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Session:
         """Begins in a folder, or goes on in one that the same benchmark began.
 
         Args:
-            environment: An environment_stamp(), with the peers' builds.
-            arguments: What was asked; as JSON can say it.
-            results: The files in the folder that hold rows.
-            stamp: The file that says where they come from.
-            force: Forget what is there.
+            environment: An environment_stamp() with the peers' builds.
+            arguments: The arguments of the benchmark, as JSON values.
+            results: The names of the files with rows.
+            stamp: The name of the file with the environment and the arguments.
+            force: Whether to delete earlier results.
 
         Raises:
             ValueError: The folder's results are of another environment or of other arguments.
@@ -57,7 +57,7 @@ class Session:
             document |= {_CEILINGS: cls._check(path, document).get(_CEILINGS, {})}
         folder.mkdir(parents=True, exist_ok=True)
         session = cls(path, document)
-        if not (has_rows and path.exists()):  # the stamp of when it began
+        if not (has_rows and path.exists()):  # otherwise keep the stamp of the beginning
             session._write()
         return session
 
@@ -88,7 +88,7 @@ class Session:
 
     @property
     def ceilings(self) -> dict[str, Ceilings]:
-        """Those measured so far, by dtype."""
+        """The ceilings that were measured so far, by dtype."""
         recorded = self._document.get(_CEILINGS, {})
         return {dtype: Ceilings(**values) for dtype, values in recorded.items()}
 

@@ -1,4 +1,4 @@
-"""Where a number comes from."""
+"""The stamp of a measurement: GPU, driver, versions and hashes of sources."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flashsmith.runtime.device import target_of
 from flashsmith.version import __version__
 
 _GPU_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit")
-# Differ between two runs that may be compared.
+# These fields may differ between two runs that can be compared.
 _VOLATILE = ("date", "clocks.sm", "power.draw")
 
 
 def environment_stamp(device: str = "cuda") -> dict[str, str]:
-    """Returns the GPU, its clocks, power and driver, and the versions of what ran.
+    """Returns the GPU, its clocks, power and driver, and the versions of the software.
 
     Args:
-        device: cuda; or cpu, the emulator, whose numbers depend on no machine.
+        device: cuda; or cpu for the emulator, whose numbers depend on no machine.
 
     Raises:
-        RuntimeError: There is no GPU, and the device is cuda.
+        RuntimeError: The device is cuda, but there is no GPU.
     """
     stamp = {
         "date": datetime.date.today().isoformat(),
@@ -45,13 +45,13 @@ def environment_stamp(device: str = "cuda") -> dict[str, str]:
     try:
         answer = subprocess.run(query, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return stamp  # a container may lack it
+        return stamp  # a container may lack nvidia-smi
     values = map(str.strip, answer.stdout.split(","))
     return stamp | dict(zip(_GPU_FIELDS, values, strict=False))
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Returns what of two stamps forbids to put their numbers in one table, in words."""
+    """Returns, in words, the differences of two stamps that forbid one table for their numbers."""
     return [
         f"{name} was {before.get(name, 'not recorded')} and is {now.get(name, 'not known')}"
         for name in sorted({*before, *now} - {*_VOLATILE})
@@ -60,5 +60,5 @@ def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list
 
 
 def gpu_id() -> str:
-    """Torch's current GPU, as nvidia-smi names it: its own numbers may be others."""
+    """Returns the UUID of torch's current GPU, because nvidia-smi may number GPUs otherwise."""
     return f"GPU-{torch.cuda.get_device_properties().uuid}"

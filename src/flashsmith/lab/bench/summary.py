@@ -1,4 +1,4 @@
-"""What a benchmark measured, as Markdown."""
+"""The measurements of a benchmark, as Markdown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ REGIME_TITLES = {IN_TURN: "in turn, L2 flushed", BACK_TO_BACK: "back to back"}
 
 
 def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -> str:
-    """TFLOP/s by shape and candidate, our best kernel of each shape, and what did not run.
+    """Returns TFLOP/s by shape and candidate, our best kernel of each shape, and what did not run.
 
     Args:
-        rows: Of one regime, at least one.
+        rows: Rows of one regime, at least one.
     """
     regime = REGIME_TITLES[rows[0].regime]
     parts = [f"# Forward attention, {regime}", _conditions(environment)]
@@ -59,7 +59,7 @@ def times_markdown(rows: Sequence[TimeRow], environment: Mapping[str, object]) -
 
 
 def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object]) -> str:
-    """Returns what the emulator counted, by shape and kernel."""
+    """Returns the emulator's counts by shape and kernel."""
     parts = ["# Forward attention: emulator counts, no times", _conditions(environment)]
     by_workload: dict[Workload, list[CountRow]] = {}
     for row in rows:
@@ -74,7 +74,7 @@ def counts_markdown(rows: Sequence[CountRow], environment: Mapping[str, object])
 
 
 def bank_conflicts(row: CountRow) -> int | None:
-    """Wavefronts beyond those without conflicts."""
+    """Returns the number of wavefronts of shared memory that bank conflicts add."""
     return with_conflicts(row.counts).get("bank_conflicts")
 
 

@@ -1,4 +1,4 @@
-"""Measures cases, and keeps their rows: times on a GPU, counts on the emulator."""
+"""Measures cases and keeps their rows, which are times on a GPU or counts on the emulator."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def sweep(
 ) -> None:
     """Measures all candidates of each case together, and keeps the case's rows at once.
 
-    A case whose rows are all there is left alone, so an interrupted sweep goes on where it was.
-    Of one that is not complete only what failed stays: times of two runs are not compared.
+    A case with all its rows is skipped, so that an interrupted sweep continues. An incomplete case
+    keeps only the rows of candidates that failed, because times of two runs are not compared.
 
     Raises:
-        GpuLostError: A candidate broke the GPU's state for this process. That is kept, so that a
-            new process goes on without it.
+        GpuLostError: A candidate broke the GPU's state for this process. A row records it, so that
+            a new process continues without that candidate.
     """
     for done, case in enumerate(cases):
         workload = case.workload
@@ -75,7 +75,7 @@ def _row_of(kind: type[R], result: CaseResult, **numbers: Any) -> R:
 def measure_times(
     runner: Runner, case: Case, regime: str, ceilings: Mapping[str, Ceilings]
 ) -> list[TimeRow]:
-    """Times what is right. ceilings: By dtype."""
+    """Times the candidates that are right; ``ceilings`` are by dtype."""
     ceiling = ceilings[str(case.workload.problem.dtype)]
     rows = []
     for result in runner.measure(case, [regime]):
@@ -95,7 +95,7 @@ def measure_times(
 
 
 def measure_counts(case: Case) -> list[CountRow]:
-    """Runs kernels on the emulator, and reads what it counted."""
+    """Runs kernels on the emulator, and returns its counts."""
     columns = columns_of(CountRow)
     rows = []
     for result in Runner("cpu").measure(case, []):

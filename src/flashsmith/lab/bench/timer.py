@@ -1,8 +1,8 @@
 """Timing on the GPU by events: in turn with a flushed L2, back to back, and in a CUDA graph.
 
-In turn is fair to short runs: every candidate meets the same clocks and an L2 without its data.
-Back to back is what a loop of training sees: one kernel again and again, the GPU as warm, the
-clocks as low and L2 as full as this kernel makes them.
+In turn is fair to short runs, because every candidate meets the same clocks and an L2 without its
+data. Back to back is the state of a training loop, in which the kernel itself determines the GPU's
+temperature, its clocks and the contents of L2.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
-_MIN_LAUNCHES = 5  # back to back, however long one takes
+_MIN_LAUNCHES = 5  # back to back, even if one launch takes longer than the requested time
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
 _PACE_HEAD_START_MS = 2.0
@@ -32,7 +32,7 @@ _CYCLES_PER_MS = 2_000_000  # at 2 GHz; a lower clock makes a head start longer,
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one candidate, in milliseconds."""
+    """The times of one candidate, in milliseconds."""
 
     ms: float  # in turn the median, back to back the mean
     low: float  # 20th percentile
@@ -40,8 +40,8 @@ class Timing:
 
 
 def rotated(candidates: Mapping[str, R], turn: int) -> dict[str, R]:
-    """In another order each turn: none is always the first after the checks, or always follows the
-    same other."""
+    """Returns the candidates rotated by ``turn``, so that none is always the first after the checks
+    or always behind the same other."""
     names = list(candidates)
     first = turn % max(len(names), 1)
     return {name: candidates[name] for name in names[first:] + names[:first]}
@@ -57,14 +57,14 @@ def time_interleaved(
 ) -> dict[str, Timing]:
     """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the GPU.
 
-    Before each run L2 is overwritten. The time is between two events on the stream; the overwriting
-    keeps the GPU busy meanwhile, so the host's launch cost is not in it.
+    L2 is overwritten before each run. The time is between two events on the stream. Overwriting
+    keeps the GPU busy while the host launches the run, so the launch cost is not in the time.
 
     Args:
-        head_start: Seconds for which the GPU is kept waiting besides, for candidates that cost the
-            host more than the overwriting takes: through autograd, or of several launches.
-        pause: Seconds without work before each run, so that the runs before it do not slow it down
-            by the power that they drew.
+        head_start: Seconds by which the GPU waits longer, for candidates that cost the host more
+            than the overwriting takes, such as calls through autograd or of several launches.
+        pause: Seconds without work before each run, so that the power drawn by earlier runs does
+            not slow it down.
     """
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     for _ in range(warmup):
@@ -94,19 +94,20 @@ def time_back_to_back(
     milliseconds: float = 800.0,
     warmup_ms: float = 400.0,
 ) -> dict[str, Timing]:
-    """Times each candidate alone, repeated without a pause, L2 as it is; then the next one.
+    """Times the candidates one after the other, each repeated without a pause or a flush of L2.
 
     A time is from the end of one launch to the end of the next. The host stays ahead of the GPU, so
-    its launch cost is not in it.
+    the launch cost is not in the time.
 
     At its power limit a GPU does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
     a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
     therefore the mean over one period or more. After a rest the same GPU runs at full clocks for a
-    second, so the first candidate has a turn before that is not timed, and nobody rests after.
+    second, so the first candidate has an extra turn that does not count, and no rest follows.
 
     Args:
-        milliseconds: How long the GPU works on each candidate while it is timed.
-        warmup_ms: How long it works on it before, so that clocks and L2 are those of this kernel.
+        milliseconds: The time for which the GPU works on each candidate while it is timed.
+        warmup_ms: The time for which it works on the candidate before, until its clocks and L2 are
+            those of this kernel.
     """
     times = {}
     for i, (name, run) in enumerate(candidates.items()):
@@ -120,8 +121,10 @@ def time_back_to_back(
 def time_in_graph(
     candidates: Mapping[str, Run], *, calls: int = 64, replays: int = 10
 ) -> dict[str, Timing]:
-    """Times each candidate in a CUDA graph of many calls, one behind the other, as a server replays
-    a step: the host has no part in it, and what is small stays in L2. The median of a few replays.
+    """Times each candidate in a CUDA graph of many calls in sequence; returns the median over a few
+    replays.
+
+    A server replays a step so: the host has no part in the time, and small tensors stay in L2.
     """
     times = {}
     for name, run in candidates.items():
@@ -146,7 +149,7 @@ def time_in_graph(
 def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float]:
     """Returns the milliseconds of each launch."""
     gpu_ms, host_ms = _pace(run)
-    # While the GPU is kept waiting at first, the host gets ahead by what it would fall behind.
+    # The GPU waits at first, so that the host queues the launches by which it would fall behind.
     head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
 
     def launch(total_ms: float) -> list[list[torch.cuda.Event]]:
@@ -165,7 +168,7 @@ def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float
 
 
 def _pace(run: Run) -> tuple[float, float]:
-    """Returns milliseconds of one launch: on the GPU, and of the host until it is queued."""
+    """Returns the milliseconds of one launch on the GPU, and of the host until it is queued."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     events = _launch(run, _PACE_LAUNCHES, _PACE_HEAD_START_MS)
@@ -185,7 +188,7 @@ def _launch(run: Run, count: int, head_start_ms: float) -> list[torch.cuda.Event
 
 
 def _occupy(milliseconds: float) -> None:
-    """Keeps the GPU waiting, by a kernel that touches neither L2 nor DRAM."""
+    """Keeps the GPU busy with a kernel that touches neither L2 nor DRAM."""
     if milliseconds > 0:
         torch.cuda._sleep(int(milliseconds * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
 
@@ -203,6 +206,6 @@ def _between(events: list[torch.cuda.Event]) -> list[float]:
 def _timing(times: list[float], ms: float) -> Timing:
     if len(times) == 1:
         return Timing(ms, ms, ms)
-    # Inclusive: the other method goes beyond the least time of few, even below 0.
+    # With few times, the exclusive method goes below the minimum, even below 0.
     quintiles = statistics.quantiles(times, n=5, method="inclusive")
     return Timing(ms, quintiles[0], quintiles[-1])

@@ -1,8 +1,8 @@
-"""The least time that each unit of an SM is busy, set against the measured time.
+"""The minimum time for which each unit of an SM is busy, to compare with the measured time.
 
-A unit's busy time is a lower bound of the kernel's: what the emulator and the machine code count,
-over what the unit does in a cycle. The unit whose bound is next to the measured time is the one the
-kernel waits for.
+A unit's busy time is a lower bound of the kernel's time: the work that the emulator and the machine
+code count, divided by the unit's throughput. The kernel waits for the unit whose bound comes
+closest to the measured time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flashsmith.lab.report.description import (
 from flashsmith.lab.report.occupancy import SCHEDULERS_PER_SM
 from flashsmith.lab.report.sass import MachineCode
 
-# A unit of an SM, and what it does in a cycle. In the order of the charts.
+# Each unit of an SM with its throughput, in the order of the charts.
 UNITS = {
     "shared memory": "128 bytes a cycle: a wavefront of a warp, or what wgmma and TMA move",
     "tensor cores": "at the rated speed, which mma.sync does not reach on sm_90",
@@ -35,16 +35,16 @@ UNITS = {
     "L2 cache": "5120 bytes a cycle to all SMs together",
 }
 _EX2_PER_CYCLE = 16  # CUDA programming guide, "Throughput of Native Arithmetic Instructions"
-# Read by all SMs together: NVIDIA's A100 whitepaper. H100's is not published.
+# All SMs together read this many bytes: NVIDIA's A100 whitepaper. H100's number is not published.
 _L2_BYTES_PER_CYCLE = 5120
-# Multiply-adds of FP16 with FP32 sums on the tensor cores, a cycle and SM: NVIDIA's
-# A100 and H100 whitepapers. wgmma reaches this on sm_90, mma.sync stays below it.
+# Tensor cores do this many FP16 multiply-adds with FP32 sums in a cycle of an SM: NVIDIA's A100 and
+# H100 whitepapers. On sm_90 wgmma reaches the rate, mma.sync does not.
 _TENSOR_FMA_PER_CYCLE = {(8, 0): 1024, (9, 0): 2048}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU at the clock it ran at."""
+    """A GPU at the clock of a measurement."""
 
     arch: str
     sm_count: int
@@ -60,7 +60,7 @@ class Machine:
 
 
 def find_machine(gpu: str, arch: str, clock_mhz: float | None) -> Machine | None:
-    """None if the GPU or the clock is not known."""
+    """Returns the machine of a measurement; None if the GPU or the clock is not known."""
     if find_compute_capability(gpu) is None or not clock_mhz:
         return None
     return Machine(arch, count_sms(gpu), clock_mhz)
@@ -73,8 +73,10 @@ def busy_ms(
     counts: Counts | None,
     code: MachineCode | None,
 ) -> dict[str, float]:
-    """Milliseconds that each unit is busy, of those that can be told, in the order of UNITS. The
-    loop of a backward or of decode is not always a whole visit, so issue slots are a forward's."""
+    """Returns the milliseconds for which each unit is busy, without units whose work is not known.
+
+    Only a forward has issue slots: the loop of a backward or of decode may be a part of a visit.
+    """
     config, work = instance.config, work_on(instance, workload.problem)
     cycles: dict[str, float] = {}
     launch = CountedLaunch(counts, work) if counts else None
@@ -94,6 +96,6 @@ def busy_ms(
 
 
 def bank_conflicts(instance: KernelId, workload: Workload, counts: Counts) -> float:
-    """Returns the wavefronts of a launch that are there because of bank conflicts."""
+    """Returns the number of wavefronts that bank conflicts add to a launch."""
     launch = CountedLaunch(counts, work_on(instance, workload.problem))
     return launch["shared_wavefronts"] - launch["shared_wavefronts_ideal"]

@@ -39,14 +39,14 @@ def make_report(
 ) -> Report:
     """Returns the report of kernels, in their order.
 
-    What a missing tool or a missing measurement leaves out is named in the report with the reason.
+    The report names each part that is absent because a tool or a measurement is missing.
 
     Args:
         arch: The architecture whose registers and machine code are shown.
         seq_len: The measured length at which kernels are compared; default: see best_run.
 
     Raises:
-        ValueError: There are no kernels, or one cannot be built for ``arch``, or that is not known.
+        ValueError: There are no kernels, one cannot be built for ``arch``, or ``arch`` is unknown.
     """
     if not instances:
         raise ValueError("no kernels were chosen")
@@ -64,7 +64,7 @@ class _Collector:
         self.seq_len = seq_len
         self.missing: dict[str, str] = {}
         self.libraries: dict[KernelId, Library] = {}
-        self.refused: set[KernelId] = set()  # by the build
+        self.refused: set[KernelId] = set()  # kernels that the build refuses
         self.code: dict[str, MachineCode] = {}
 
     def report(self, instances: Sequence[KernelId]) -> Report:
@@ -88,7 +88,8 @@ class _Collector:
         return Report(found, self.arch, self.results, self.missing)
 
     def _try(self, part: str, find: Callable[[], T]) -> T | None:
-        """None, and a line in the report, where something that it takes is missing."""
+        """Returns what ``find`` returns; if a prerequisite is missing, None, and the report has a
+        line on it."""
         try:
             return find()
         except ModuleNotFoundError as error:
@@ -110,8 +111,8 @@ class _Collector:
         }
 
     def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
-        """Returns one with all kernels; where the build refuses a kernel, one for each of the
-        others."""
+        """Returns one library of all kernels for each; if the build refuses a kernel, one library
+        for each of the others."""
         part = "registers and machine code"
         try:
             return dict.fromkeys(instances, self._cuda_library(instances))
@@ -212,9 +213,11 @@ class _Collector:
         ]
 
     def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
-        """Returns ptxas' figures of its functions, of most registers first: of the library, else as
-        the results have them; none of a kernel that the build refuses, which is not the one that
-        was measured."""
+        """Returns ptxas' figures of a kernel's functions, the one with most registers first.
+
+        They are from the library, else from the results. A kernel that the build refuses has none,
+        because the results' figures are of a different source.
+        """
         if library := self.libraries.get(instance):
             listed = library.kernels[instance.slug]["resources"]
             found = [each for each in listed if each["arch"] == self.arch]

@@ -1,4 +1,4 @@
-"""Chooses the measured times that belong beside each other."""
+"""Chooses the measured times that the page compares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", Time, Profile)
 
 
 def of_operation(times: Iterable[M], operation: str) -> list[M]:
-    """Returns those of the runs that measured kernels of the operation, peers included."""
+    """Returns the times of all runs that measured kernels of the operation, peers included."""
     times = list(times)
     runs = {
         time.run
@@ -30,10 +30,12 @@ def best_run(
     instances: Iterable[KernelId],
     seq_len: int | None = None,
 ) -> list[M]:
-    """Returns the times (or profiles) of one run on one workload, for (dtype, d_head, mask): of
-    those with most of ``instances``, the longest sequence. Nothing if no run has any of them.
+    """Returns the times or profiles of one run on one workload of a (dtype, d_head, mask).
 
-    seq_len: Only at this length.
+    The run and workload have the most of ``instances``, and then the longest sequence. The result
+    is empty if no run has any of them.
+
+    seq_len: The only length to consider; None: all.
     """
     wanted = set(instances)
     have = Counter(
@@ -52,10 +54,12 @@ def best_run(
 def best_sweep(
     times: Sequence[Time], kind: tuple[str, int, str], instances: Iterable[KernelId]
 ) -> list[Time]:
-    """Returns the times of one run over lengths, for (dtype, d_head, mask): of those that
-    measured the family of ``instances``, if there are any, the run with most peers, then with
-    most lengths, then with most of ``instances``. Rather one of another dtype than one without
-    peers: FP16 and BF16 differ little."""
+    """Returns the times of one run over lengths, for a (dtype, d_head, mask).
+
+    Runs that measured the family of ``instances`` come first, then runs with more peers, with more
+    lengths, of the dtype, and with more of ``instances``. The dtype comes after the peers, because
+    FP16 and BF16 differ little.
+    """
     wanted = set(instances)
     families = {instance.config.family for instance in wanted}
     runs: dict[tuple[str, DType], list[Time]] = {}
@@ -75,8 +79,8 @@ def best_sweep(
 
 
 def faster_families(times: Iterable[Time], sweep: Sequence[Time]) -> list[Time]:
-    """The fastest flashsmith kernel of any run on each workload of ``sweep``, of families that the
-    sweep has no kernel of; nothing if none of them is faster than the sweep's own."""
+    """Returns the fastest kernels of families that ``sweep`` lacks, in any run, one for each of its
+    workloads; none if the sweep's own kernels are nowhere slower."""
     best = _fastest(time for time in sweep if time.family is not None)
     swept = {time.family for time in sweep}
     swept_on = {time.workload for time in sweep}
@@ -96,9 +100,10 @@ def _fastest(times: Iterable[Time]) -> dict[Workload, Time]:
 
 
 def best_at(times: Iterable[Time], workload: Workload, family: str) -> list[Time]:
-    """Returns flashsmith's fastest kernel of all runs on this workload and of its dtype; and, if
-    that is of ``family`` and one of another family and perhaps another dtype is faster, the fastest
-    of those.
+    """Returns flashsmith's fastest kernel of all runs on a workload.
+
+    If it is of ``family``, the fastest kernel of another family follows, provided that it is faster
+    still. That one may have another dtype.
     """
 
     def is_here(time: Time) -> bool:

@@ -18,11 +18,11 @@ from flashsmith.runtime.workspace import workspace_for
 
 
 def count(instance: KernelId) -> Counts:
-    """Runs the kernels of a call twice, and splits what they count into tiles and visits.
+    """Runs the kernels of a call on two sizes, and splits the counts into tiles and visits.
 
     Raises:
         EmulatorFault: The kernel broke a rule.
-        FlashsmithError: It is in no library and cannot be built.
+        FlashsmithError: The kernel is in no library and cannot be built.
     """
     short, long = samples(instance.config)
     work = partial(work_of, instance.config, instance.variant)

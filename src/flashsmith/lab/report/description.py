@@ -1,5 +1,5 @@
-"""Reads what a configuration says of its kernels, whatever their operation and architecture: its
-fields in words, parts of shared memory, warps, and what a call consists of."""
+"""Describes a configuration of any operation and architecture: its fields in words, the parts of
+shared memory, the warps, and the work of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flashsmith.problem import Problem
 SHARED_BYTES_PER_CYCLE = 128
 _FMA_PER_MMA = 16 * 8 * 16
 UNIT_OF_WORK = "10^6 multiply-adds"  # of the tables that compare tiles of different sizes
-# Counters of the blocks of K and V that are loaded, not of those that are worked on.
+# These counters grow with the loaded blocks of K and V; the others with the visited blocks.
 _PER_LOAD = frozenset(("tma_loads", "tma_load_bytes", "mbarrier_waits", "mbarrier_arrivals"))
 _PARTS = {
     "K": "blocks of K, as many as stages",
@@ -37,7 +37,7 @@ _PARTS = {
     "queue": "which tiles the block works on next",
     "barriers": "mbarriers: full and empty, for each buffer that bulk copies fill",
 }
-# Names in the tables of steps -> the counter of a visit, or of a tile beside its visits.
+# These map names in the tables of steps to the counters of a visit, and of a tile without visits.
 _OF_A_VISIT = {
     "shared-memory wavefronts": "shared_wavefronts",
     "bytes that wgmma reads of shared memory": "wgmma_shared_bytes",
@@ -78,12 +78,12 @@ class Region:
 
 @dataclass(frozen=True)
 class Role:
-    """Warps of a block that do the same, and the registers of their threads."""
+    """The warps of a block that do the same work, and the registers of their threads."""
 
     name: str
     warps: int
     registers: int
-    holds: Mapping[str, int]  # what is in these registers, as far as the configuration says
+    holds: Mapping[str, int]  # contents of the registers that the configuration knows
 
 
 def explain(config: KernelConfig) -> list[Fact]:
@@ -96,14 +96,14 @@ def explain(config: KernelConfig) -> list[Fact]:
 
 
 def value_text(value: object) -> str:
-    """A field's value, as the page prints it."""
+    """Returns a field's value in the page's form."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
 
 
 def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
-    """Returns `swizzled off to on`, for every field in which two of a class differ."""
+    """Returns text like `swizzled off to on` for each field that differs; both have one class."""
     return [
         f"{before.field} {before.value} to {after.value}"
         for before, after in zip(explain(a), explain(b), strict=True)
@@ -112,14 +112,17 @@ def changed_fields(a: KernelConfig, b: KernelConfig) -> list[str]:
 
 
 def regions(config: KernelConfig) -> list[Region]:
-    """Returns the parts of shared memory that are there; together
+    """Returns the parts of shared memory that are not empty; their sum is
     ``config.shared_memory_bytes``."""
     parts = config.shared_memory_parts.items()
     return [Region(name, size, _PARTS[name]) for name, size in parts if size]
 
 
 def roles(config: KernelConfig, registers: int) -> list[Role]:
-    """Returns the warps of a block. registers: a thread's at the launch, as ptxas reports them."""
+    """Returns the roles of a block's warps.
+
+    registers: The registers of a thread at the launch, as ptxas reports them.
+    """
     holds = {name: n for name, n in config.held_registers.items() if n}
     loading, computing = config.moved_registers or (registers, registers)
     if not config.loading_warps:
@@ -131,8 +134,7 @@ def roles(config: KernelConfig, registers: int) -> list[Role]:
 
 
 def group_name(config: KernelConfig) -> str:
-    """Returns the name of kernels that the page puts beside each other: the family, and what it
-    does."""
+    """Returns the name of a group of kernels on the page: the family and the operation."""
     name = f"{config.family} family"
     operation = config.kernels_name().replace("_", " ")
     return name if config.operation == "forward" else f"{operation} of the {name}"
@@ -145,8 +147,10 @@ def reader(config: KernelConfig) -> str:
 
 
 def bank_maps(config: KernelConfig) -> list[BankMap]:
-    """Returns which banks one phase reads, without and with the swizzle, of rows of Q and K; these
-    are as wide as the widest swizzle that fits. Of decode's K in 8 bits nothing is known."""
+    """Returns the banks that one phase reads of rows of Q and K, without and with the swizzle.
+
+    The rows are as wide as the widest swizzle that fits. There is no map of decode's FP8 K.
+    """
     if getattr(config, "fp8_cache", False):
         return []
     row = config.d_head * getattr(config, "score_bytes", ELEMENT_BYTES)
@@ -156,12 +160,12 @@ def bank_maps(config: KernelConfig) -> list[BankMap]:
 
 @dataclass(frozen=True)
 class Work:
-    """The parts that a call consists of.
+    """The work of a call.
 
-    tiles: Blocks of B_r rows of Q, of decode packed rows.
-    visits: Visits of a tile to a block of K and V, of a backward in all of its passes; a part of
-        one where some warpgroups of the tile let the block pass.
-    loads: Blocks of K and V that tiles load.
+    tiles: The number of blocks of B_r rows of Q; for decode, of packed GQA rows.
+    visits: The number of visits of a tile to a block of K and V, in all passes of a backward. If
+        only some warpgroups of the tile work on the block, the visit counts by their share.
+    loads: The number of blocks of K and V that tiles load.
     """
 
     tiles: float
@@ -173,8 +177,8 @@ class Work:
 
 
 def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
-    """Returns the work of one head, as block_range.cuh has it; decode has few rows, which see all
-    keys."""
+    """Returns the work of one head, with the block ranges of block_range.cuh; the few rows of
+    decode see all keys."""
     cluster_size = _of_forward(config, "cluster_size")
     cluster_rows = config.B_r * cluster_size
     tiles = -(-seq_len_q // cluster_rows) * cluster_size
@@ -187,7 +191,7 @@ def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Wo
         blocks: int = -(-visible // config.B_c)
         return max(int(config.reads_by_maps), blocks)
 
-    parts = _of_forward(config, "n_warpgroups")  # of a tile, that may let blocks pass
+    parts = _of_forward(config, "n_warpgroups")  # warpgroups of a tile, which may skip blocks
     loads, visited = 0, 0
     for first in range(0, tiles * config.B_r, config.B_r // parts):
         blocks = n_blocks((first // cluster_rows + 1) * cluster_rows)
@@ -198,7 +202,7 @@ def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Wo
 
 
 def work_on(instance: KernelId, problem: Problem) -> Work:
-    """Returns the work of all heads; decode packs the rows of heads that share one of K and V."""
+    """Returns the work of all heads; decode packs the rows of heads that share a KV head."""
     rows, heads = problem.seq_len_q, problem.heads
     if instance.config.operation == "decode":
         rows, heads = rows * heads // problem.heads_kv, problem.heads_kv
@@ -207,17 +211,18 @@ def work_on(instance: KernelId, problem: Problem) -> Work:
 
 
 def _of_forward(config: Any, field: str) -> int:
-    """Returns a field of a forward; 1 where its class has none, and of other operations."""
+    """Returns a field of a forward; 1 if its class lacks the field, and for other operations."""
     return getattr(config, field, 1) if config.operation == "forward" else 1
 
 
 def samples(config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows of Q and of K of two launches whose counts tell what a visit costs, and what a tile
-    beside its visits.
+    """Returns the rows of Q and K of two launches, from which ``Counts.split`` computes the counts
+    of a visit and of a tile.
 
-    Of a forward one cluster's tiles, with two more blocks of K and V in the second. No mask touches
-    these, since the last rows see the last keys. A backward's sides are equal, since it has tiles
-    of keys, too; each team of decode has as many blocks.
+    A forward has the tiles of one cluster, and two more blocks of K and V in the second launch. No
+    mask touches these blocks, since the last rows see the last keys. A backward has equal numbers
+    of rows and keys, since it has tiles of keys, too. Each team of decode has the same number of
+    blocks.
     """
     if config.operation == "backward":
         n = math.lcm(config.B_r * getattr(config, "n_warpgroups", 1), config.B_c)
@@ -235,9 +240,9 @@ class Counts:
     """The emulator's counters (runtime/counters.py).
 
     of: The launch, in words.
-    whole: Its counters.
-    per_visit: What one more visit of a tile to a block of K and V costs.
-    per_tile: What a tile costs beside its visits, like loading Q and storing O.
+    whole: The counters of the launch.
+    per_visit: The counters of one more visit of a tile to a block of K and V.
+    per_tile: The counters of a tile without its visits, such as loading Q and storing O.
     """
 
     of: str
@@ -249,7 +254,7 @@ class Counts:
     def split(
         cls, of: str, a: tuple[Work, dict[str, int]], b: tuple[Work, dict[str, int]]
     ) -> Counts:
-        """Returns what two launches say of a visit and of a tile; ``of`` names the first."""
+        """Solves two launches for the counts of a visit and of a tile; ``of`` names the first."""
         (work_a, short), (work_b, long) = a, b
         per_visit, per_tile = {}, {}
         for name in short.keys() - {"longest_ldmatrix_run", "longest_mma_run"}:  # no sums
@@ -261,19 +266,19 @@ class Counts:
 
     @property
     def conflicts(self) -> float:
-        """Wavefronts of a visit that are there because of bank conflicts."""
+        """The wavefronts that bank conflicts add to a visit."""
         return self.per_visit["shared_wavefronts"] - self.per_visit["shared_wavefronts_ideal"]
 
     @property
     def fma_per_visit(self) -> float:
-        """Multiply-adds on the tensor cores."""
+        """The multiply-adds of a visit on the tensor cores."""
         return _FMA_PER_MMA * self.per_visit["mma"] + self.per_visit["wgmma_flops"] / 2
 
     def quantities(self, unit: str, scale: float) -> dict[str, float]:
-        """Returns what a change of the configuration may change, by its name in the tables.
+        """Returns the quantities that depend on the configuration, by their names in the tables.
 
-        unit: "a visit", or what takes its place where tiles differ in size.
-        scale: On what a visit counts.
+        unit: "a visit", or the unit that replaces it if tiles differ in size.
+        scale: The factor on the counts of a visit.
         """
         visit, tile = self.per_visit, self.per_tile
         found = {f"{name} {unit}": scale * visit[each] for name, each in _OF_A_VISIT.items()}
@@ -286,7 +291,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """The counts of a launch, made of what its tiles and their visits count."""
+    """The counts of a launch, computed from the counts of its tiles and visits."""
 
     counts: Counts
     work: Work
@@ -302,8 +307,8 @@ class CountedLaunch:
         return self.visits(name) + self.beside(name)
 
     def shared_bytes(self, config: KernelConfig) -> float:
-        """Returns those that pass through shared memory: operands that wgmma reads, what TMA writes
-        and reads, and the warps' own accesses. A multicast lands in each block of the cluster."""
+        """Returns the bytes that pass through shared memory: wgmma's operands, TMA's loads and
+        stores, and the warps' accesses. A multicast writes to each block of the cluster."""
         return (
             self["wgmma_shared_bytes"]
             + _of_forward(config, "cluster_size") * self.visits("tma_load_bytes")
@@ -319,12 +324,13 @@ class CountedLaunch:
 
 
 def fma_per_visit(config: KernelConfig) -> int:
-    """Returns the multiply-adds of a visit, at least: of two matrix products, of a backward
-    five."""
+    """Returns the minimum multiply-adds of a visit, which has two matrix products, or five in a
+    backward."""
     products = 5 if config.operation == "backward" else 2
     return products * config.B_r * config.B_c * config.d_head
 
 
 def exponentials_per_visit(config: KernelConfig) -> float:
-    """Returns those that special-function units compute, at least; the others are polynomials."""
+    """Returns the minimum number of exponentials of a visit on the special-function units; the
+    others are polynomials."""
     return config.B_r * config.B_c * (16 - getattr(config, "fma_exponentials", 0)) / 16

@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 def document_of(report: Report) -> Document:
-    """Returns dicts, lists, strings, numbers and None alone. Times are milliseconds, sizes
+    """Returns a report as dicts, lists, strings, numbers and None; times are milliseconds, sizes
     bytes."""
     return {
         "flashsmith": __version__,
@@ -97,7 +97,7 @@ def _resources(resources: Resources) -> Document:
 
 
 def _counts(counts: Counts | None) -> Document | None:
-    """Leaves out what stays at zero, as the page."""
+    """Returns the counts without zeros, as on the page."""
     if counts is None:
         return None
     parts: dict[str, Mapping[str, float]] = {

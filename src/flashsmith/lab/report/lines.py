@@ -10,17 +10,17 @@ from flashsmith.lab.report.results import Time
 
 Point = tuple[float, float]
 WIDTH = 920
-NARROW = 360  # of the same charts on a phone, whose numbers are in the tables beside them
+NARROW = 360  # the width on a phone; the page's tables have the numbers, too
 FONT = 12  # px
 _LEFT = 62
-_NAMES = 250  # of the series, to the right; below where there is no room
+_NAMES = 250  # space for the names of series, which are below a narrow chart
 _MIN_GAP = 13  # px between the numbers of kernels
 
 
 class Plot:
     """The content of templates/plot.svg.j2: two axes, and the names of series.
 
-    lines: (points, style class). dots: (x, y, style class, what it is). texts: (x, y, text, style
+    lines: (points, style class). dots: (x, y, style class, tooltip). texts: (x, y, text, style
     class, anchor, size).
     """
 
@@ -29,7 +29,7 @@ class Plot:
     def __init__(self, group: Group, width: int, bottom: int, title: str, said: str) -> None:
         self.group, self.width, self.bottom = group, width, bottom
         self.right = width - _NAMES if width == WIDTH else width - 10
-        # The axis' names need room, and those of the series where they stand below.
+        # The name of the axis needs room, and in a narrow chart the names of the series.
         self.height = bottom + 40 + (0 if width == WIDTH else 16 * len(group.series) + 4)
         self.title, self.said = f"{title}, {group.title}", said
         self.lines: list[tuple[list[Point], str]] = []
@@ -44,7 +44,8 @@ class Plot:
     def axes(
         self, top: float, across: str, xs: Mapping[str, float], ys: Mapping[str, float], grid: bool
     ) -> None:
-        """Names and ticks, by their texts; grid: with a line at each of those across."""
+        """Draws the ticks by their texts and the name of the x axis; ``grid`` adds vertical
+        lines."""
         for text, x in xs.items():
             if grid:
                 self.lines.append(([(x, top), (x, self.bottom)], "grid"))
@@ -56,8 +57,8 @@ class Plot:
         self.middle = (top + self.bottom) / 2
 
     def series(self, place: Callable[[Time], Point], joined: bool) -> None:
-        """Draws a dot for each time; names beside the last points, moved apart where they would
-        touch, or below the axis."""
+        """Draws a dot for each time. Names are beside the last points, with a minimum distance, or
+        below the axis of a narrow chart."""
         ends = []
         for i, (name, points) in enumerate(self.group.series.items()):
             css = self._css(name, i)
@@ -77,7 +78,7 @@ class Plot:
             self.text(x + 30, at, name, size=11)
 
     def _css(self, name: str, i: int) -> str:
-        """Returns the family of the page in its colour, the others in colours of their own."""
+        """Returns the style class of a series: the page's family has its own colour."""
         if not name.startswith("flashsmith"):
             return f"line-{i % 6}"
         return "ours" if f" {self.group.family}," in name else "other-family"
@@ -106,14 +107,14 @@ def sweep_lines(group: Group, width: int = WIDTH) -> Plot:
 
 
 def _log_scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
-    """Returns a scale from the least of the values to the largest."""
+    """Returns a logarithmic scale from the minimum of the values to the maximum."""
     low, high = min(values), max(values)
     return lambda x: start + math.log(x / low) / math.log(high / low) * (end - start)
 
 
 def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Plot:
-    """Draws TFLOP/s over FLOP per byte of DRAM traffic, with the rates of a copy and of a large
-    matrix product that were measured with them; both axes are logarithmic."""
+    """Draws TFLOP/s over FLOP per byte of DRAM traffic on logarithmic axes, with the measured rates
+    of a copy and of a large matrix product."""
     matmul, copy = ceiling["matmul_tflops"], ceiling["copy_gb_per_s"]
     ridge = matmul * 1e3 / copy
     own = [(kernel.number, kernel.time) for kernel in group.kernels if kernel.time]
@@ -152,8 +153,8 @@ def roofline(group: Group, ceiling: dict[str, float], width: int = WIDTH) -> Plo
 def _number_kernels(
     plot: Plot, place: Callable[[Time], Point], own: Sequence[tuple[int, Time]]
 ) -> None:
-    """Draws the page's kernels, each with its number to the left; numbers that would touch are
-    moved apart, and tied to their dots."""
+    """Draws the page's kernels with their numbers to the left; numbers that would touch are moved
+    apart and connected to their dots."""
     at = -math.inf
     for number, time in sorted(own, key=lambda each: -each[1].tflops):
         x, y = place(time)

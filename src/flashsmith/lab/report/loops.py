@@ -1,7 +1,7 @@
 """The loop of a kernel's machine code that holds its matrix products.
 
-Loops are those of the control flow, not ranges of addresses: ptxas lays waits for barriers out of
-line, and the branches back from there enclose half of the kernel.
+Loops are found in the control flow, not as ranges of addresses, because ptxas places waits for
+barriers out of line, and the branches back from there enclose half of the kernel.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from flashsmith.jit.machine_code import Instruction
 
 @dataclass(frozen=True)
 class Loop:
-    """One natural loop.
+    """A natural loop.
 
-    instructions: All that can run before it begins anew, in the order of addresses.
-    shortest: How many a warp executes at least, each time around.
+    instructions: The instructions that an iteration may execute, in the order of addresses.
+    shortest: The minimum number of instructions that a warp executes in an iteration.
     """
 
     instructions: list[Instruction]
@@ -31,7 +31,8 @@ def main_loop(
 ) -> Loop | None:
     """Returns the innermost loop with most matrix products; None if no loop has any.
 
-    Of loops with equally many the shortest: a causal kernel has one that masks, too.
+    If several loops have that number, the shortest is returned, because a causal kernel has a
+    longer copy that masks.
     """
     blocks = find_blocks(code)
 
@@ -53,7 +54,7 @@ def main_loop(
 
 
 def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
-    """Returns header -> body of each branch to a block that all ways to the branch lead through."""
+    """Returns header -> body for each branch back to a block that dominates the branch."""
     predecessors: list[list[int]] = [[] for _ in blocks]
     for b, block in enumerate(blocks):
         for successor in block.successors:
@@ -67,8 +68,8 @@ def _natural_loops(blocks: Sequence[Block]) -> dict[int, frozenset[int]]:
 
 
 def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> frozenset[int]:
-    """Returns all that leads to the latch from the header on; empty where a way from the entry,
-    block 0, passes the header by."""
+    """Returns the blocks on paths from the header to the latch; empty if a path from the entry,
+    block 0, bypasses the header."""
     body, waiting = {header}, [latch]
     while waiting:
         if (b := waiting.pop()) not in body:
@@ -78,7 +79,8 @@ def _body(header: int, latch: int, predecessors: Sequence[Sequence[int]]) -> fro
 
 
 def _shortest_round(blocks: Sequence[Block], header: int, body: frozenset[int]) -> int:
-    """Counts instructions on the shortest way from the header back to it (Dijkstra's algorithm)."""
+    """Counts the instructions on the shortest path from the header to itself, by Dijkstra's
+    algorithm."""
     waiting = [(len(blocks[header].indices), header)]
     seen: set[int] = set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Everything that the page says, as data."""
+"""The contents of the page, as data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from flashsmith.lab.report.occupancy import Occupancy
 from flashsmith.lab.report.results import BASELINE, Profile, Results, Time
 from flashsmith.lab.report.sass import MachineCode
 
-_MIN_CHANGE = 0.005  # less is not told
+_MIN_CHANGE = 0.005  # smaller relative changes are left out
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The figures of ptxas for a kernel on one architecture."""
+    """ptxas' figures of a kernel on one architecture."""
 
     registers: int
     spill_stores: int
@@ -48,9 +48,11 @@ class Function:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel, or the set of those that make one call; resources, counts and machine code are
-    those of the function with most registers, and ``functions`` has all. What could not be found
-    out is None."""
+    """One kernel, or the set of kernels of one call.
+
+    Resources and machine code are those of the function with most registers; ``functions`` has all.
+    None stands for what could not be determined.
+    """
 
     number: int  # in its group, from 1
     instance: KernelId
@@ -59,9 +61,9 @@ class KernelReport:
     code: MachineCode | None
     time: Time | None
     busy_ms: dict[str, float]
-    clock_mhz: float | None  # for which busy_ms holds
+    clock_mhz: float | None  # the clock that busy_ms assumes
     profile: Profile | None
-    profiled_conflicts: float | None  # as the emulator counts them for the profile's workload
+    profiled_conflicts: float | None  # the emulator's count for the profile's workload
     functions: list[Function] = field(default_factory=list)
 
     @property
@@ -70,12 +72,12 @@ class KernelReport:
 
     @property
     def busy_share(self) -> dict[str, float]:
-        """The shares of the measured time."""
+        """The share of the measured time for which each unit is busy."""
         return {unit: ms / self.time.ms for unit, ms in self.busy_ms.items()} if self.time else {}
 
     @property
     def busy_cycles(self) -> dict[str, float]:
-        """Thousands of cycles, all SMs at once: comparable where clocks differ."""
+        """Thousands of cycles for which each unit is busy, comparable between clocks."""
         return {unit: ms * (self.clock_mhz or 1) for unit, ms in self.busy_ms.items()}
 
     @property
@@ -91,9 +93,9 @@ class KernelReport:
         return visit.shared_bytes(self.instance.config) / SHARED_BYTES_PER_CYCLE
 
     def quantities(self, per_work: bool) -> dict[str, float]:
-        """Returns what a change of the configuration may change, by its name in the tables.
+        """Returns the quantities that depend on the configuration, by their names in the tables.
 
-        per_work: For UNIT_OF_WORK in place of a visit, whose work depends on the tile.
+        per_work: Whether they are per UNIT_OF_WORK, since a visit's work depends on the tile.
         """
         found: dict[str, float] = {}
         config = self.instance.config
@@ -135,7 +137,7 @@ class Step:
 
     @property
     def quantities(self) -> list[tuple[str, float, float]]:
-        """(name, before, after) of what differs noticeably."""
+        """(name, before, after) of each quantity that differs noticeably."""
         a, b = self.before, self.after
         per_work = len({fma_per_visit(each.instance.config) for each in (a, b)}) > 1
         before, after = a.quantities(per_work), b.quantities(per_work)
@@ -159,7 +161,7 @@ class Step:
 
     @property
     def reason(self) -> str:
-        """The work that the busiest unit before has now, and which unit is the busiest now."""
+        """A sentence on the work of the formerly busiest unit, and on the unit that is it now."""
         a, b = self.before, self.after
         if not (a.busiest and b.busiest and a.busiest in b.busy_ms):
             return ""
@@ -182,17 +184,17 @@ class Group:
     """Kernels of one class of configurations that compute the same: one dtype, d_head and mask."""
 
     kernels: list[KernelReport]
-    run: list[Time]  # of one run on one workload, peers too
+    run: list[Time]  # one run on one workload, peers included
     best: list[Time]  # flashsmith's fastest kernels on this workload, see comparison.py
-    sweep: list[Time]  # of one run over lengths, peers too; maybe of another dtype
+    sweep: list[Time]  # one run over lengths, peers included; perhaps of another dtype
     faster_families: list[Time]  # see comparison.py
-    profiles: list[Profile]  # of one run on one workload, peers too
+    profiles: list[Profile]  # one run on one workload, peers included
     bank_maps: list[BankMap]
-    note: str = ""  # that the times are of other kernels than today's, see lab/bench/provenance.py
+    note: str = ""  # on times of older kernels than today's, see lab/bench/provenance.py
 
     @property
     def config(self) -> KernelConfig:
-        """The first kernel's; all are of its class."""
+        """The configuration of the first kernel; all kernels have its class."""
         return self.kernels[0].instance.config
 
     @property
@@ -219,8 +221,8 @@ class Group:
 
     @property
     def series(self) -> dict[str, dict[int, Time]]:
-        """Times by name and length: the sweep's peers, flashsmith's best of the run by family, and
-        its best of other families in other runs where these are faster."""
+        """Times by name and length: the sweep's peers, our best kernels of each family in the
+        sweep, and the faster ones of other families in other runs."""
         peers: dict[str, dict[int, Time]] = {}
         ours: dict[str, dict[int, Time]] = {}
         for time in [*self.sweep, *self.faster_families]:
@@ -260,7 +262,7 @@ class Group:
 
     @property
     def faster(self) -> list[tuple[Time, float]]:
-        """The times of ``best`` below those of all kernels here, and how many times as fast."""
+        """The times in ``best`` that are below those of all kernels here, with the speedups."""
         mine = self.fastest.time if self.fastest else None
         if mine is None:
             return []
@@ -280,10 +282,10 @@ class Report:
 
     @property
     def families(self) -> list[str]:
-        """Their names, each once."""
+        """The names of the groups' families, each once."""
         return list(dict.fromkeys(group.family for group in self.groups))
 
     @property
     def operations(self) -> list[str]:
-        """Their names, each once."""
+        """The names of the groups' operations, each once."""
         return list(dict.fromkeys(group.config.operation for group in self.groups))

@@ -1,4 +1,4 @@
-"""The blocks of a kernel that an SM holds, and what allows no more."""
+"""The number of a kernel's blocks that an SM holds, and the resources that limit it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from flashsmith.gpus import REGISTERS_PER_SM, WARP_SIZE, get_gpu_architecture
 
-# Allocation granularity since compute capability 8.0, as in NVIDIA's occupancy calculator.
+# The allocation granularity since compute capability 8.0, as in NVIDIA's occupancy calculator.
 SCHEDULERS_PER_SM = 4  # each has a quarter of the registers, and of the warps
 _REGISTER_UNIT = 256  # registers of a warp
 _SHARED_UNIT = 128  # bytes of a block
 _RESERVED_SHARED_BYTES = 1024  # the driver's part of each block
 
-# Resident (warps, blocks) of an SM: CUDA programming guide, "Technical Specifications
-# per Compute Capability"; the same figures are in CCCL's cuda::arch_traits.
+# The maximum numbers of resident (warps, blocks) of an SM: CUDA programming guide, "Technical
+# Specifications per Compute Capability"; CCCL's cuda::arch_traits has the same figures.
 _RESIDENT = {
     (8, 0): (64, 32),
     (8, 6): (48, 16),
@@ -30,7 +30,7 @@ _RESIDENT = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks that each resource of an SM allows."""
+    """The number of blocks that each resource of an SM allows."""
 
     by_resource: dict[str, int]
     warps_per_block: int
@@ -42,7 +42,7 @@ class Occupancy:
 
     @property
     def limits(self) -> list[str]:
-        """The resources that allow no more."""
+        """The resources that limit the number of blocks."""
         return [name for name, blocks in self.by_resource.items() if blocks == self.blocks]
 
     @property
@@ -51,7 +51,7 @@ class Occupancy:
 
     @property
     def share(self) -> float:
-        """Resident warps over the most that the SM can hold."""
+        """The number of resident warps over the SM's maximum."""
         return self.warps / self.max_warps
 
 
@@ -61,8 +61,8 @@ def compute_occupancy(
     """Returns the occupancy on ``arch`` ("sm_90a").
 
     Args:
-        registers: Of a thread, as ptxas reports them.
-        shared_bytes: Of a block, static and dynamic, without what the driver adds.
+        registers: Registers of a thread, as ptxas reports them.
+        shared_bytes: Static and dynamic shared memory of a block, without the driver's part.
 
     Raises:
         ValueError: The architecture is not known, or an argument is not positive.
@@ -78,7 +78,7 @@ def compute_occupancy(
     max_warps, max_blocks = _RESIDENT[gpu.compute_capability]
     warps = _round_up(threads_per_block, WARP_SIZE) // WARP_SIZE
     registers_of_warp = _round_up(registers * WARP_SIZE, _REGISTER_UNIT)
-    # 0 blocks where a launch is refused: as if every scheduler got as many warps of the block.
+    # A scheduler holds whole warps. The result can be 0 blocks, where a launch is refused.
     warps_of_scheduler = REGISTERS_PER_SM // SCHEDULERS_PER_SM // registers_of_warp
     shared_of_block = _round_up(shared_bytes + _RESERVED_SHARED_BYTES, _SHARED_UNIT)
     return Occupancy(

@@ -1,4 +1,4 @@
-"""A Report as one HTML page that needs nothing beside itself."""
+"""Renders a Report as one HTML page that loads no other file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flashsmith.version import __version__
 _TEMPLATES = files("flashsmith.lab.report") / "templates"
 
 
-# Nsight Compute's stall reasons in words.
+# Descriptions of Nsight Compute's stall reasons.
 _STALLS = {
     "barrier": "other warps at a barrier",
     "dispatch": "the dispatcher",
@@ -64,7 +64,7 @@ def _read(name: str) -> str:
 
 
 def _name(kernel: str) -> Markup:
-    """Returns a short form that may break after each feature."""
+    """Returns a kernel's short form, in which lines may break after each feature."""
     return Markup("<code>{}</code>").format(Markup("+<wbr>").join(kernel.split("+")))
 
 
@@ -77,13 +77,13 @@ def _described(workload: Workload) -> str:
 
 
 def _ticks(text: str) -> Markup:
-    """Makes `x` code."""
-    # A str, since re.sub would have an escaped Markup escape its parts once more.
+    """Formats `x` as code."""
+    # Markup becomes a str first, because re.sub would make it escape its parts once more.
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _number(value: float) -> str:
-    """Writes whole numbers with thin spaces, others with as many digits as matter."""
+    """Formats whole numbers with thin spaces, and others with their significant digits."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Times of kernels and their peers, read from the CSV files of a folder of results."""
+"""Reads the times of kernels and their peers from the CSV files of a folder of results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from flashsmith.configs.workload import K_COLUMNS, ROW_COLUMNS
 from flashsmith.lab.bench.peer_titles import PEER_TITLES
 from flashsmith.selection.stamped_csv import read_measure
 
-# Folders in which results are looked for: those of the working directory, those of the checkout
-# that this is installed from, those that a wheel brings (pyproject.toml puts them there).
+# Results are searched in the working directory, in the checkout that this is installed from, and in
+# the wheel (pyproject.toml puts them there).
 _PACKAGE = Path(flashsmith.__file__).parent
 RESULTS_FOLDERS = (
     Path("benchmarks") / "results",
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Measured:
-    """One candidate on one workload, in one run (a file of results)."""
+    """A measurement of one candidate on one workload, in one run (a file of results)."""
 
     run: str
     candidate: KernelId | str  # a peer by its title
@@ -51,7 +51,7 @@ class Measured:
 
     @property
     def family(self) -> str | None:
-        """Its name; None of a peer."""
+        """The name of the kernel's family; None for a peer."""
         return self.candidate.config.family if isinstance(self.candidate, KernelId) else None
 
 
@@ -67,7 +67,7 @@ class Profile(Measured):
     """The measurements of ncu, as `flashsmith profile` writes them."""
 
     metrics: dict[str, float]
-    stalls: dict[str, float]  # warps that wait each time that one issues, the largest first
+    stalls: dict[str, float]  # waiting warps whenever a warp issues, the largest first
 
     @property
     def clock_mhz(self) -> float | None:
@@ -77,14 +77,14 @@ class Profile(Measured):
 
 @dataclass(frozen=True)
 class Results:
-    """A folder of results: its environment, and the times in it."""
+    """The contents of a folder of results: its environment, times, profiles and registers."""
 
     folder: Path | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     times: tuple[Time, ...] = ()
     profiles: tuple[Profile, ...] = ()
     registers: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    # Folder of a session in this one -> dtype -> rates.
+    # The keys are the folders of sessions below ``folder``, then dtypes.
     ceilings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -98,16 +98,16 @@ class Results:
         return float(words[0]) if words and words[0].replace(".", "", 1).isdigit() else None
 
     def ceiling(self, dtype: str, run: str) -> dict[str, float] | None:
-        """Returns matmul_tflops and copy_gb_per_s: those that the run's own session measured, else
-        those of the folder."""
+        """Returns the matmul_tflops and copy_gb_per_s that the run's session measured, else those
+        of the folder."""
         own = self.ceilings.get(str(Path(run).parent), {})
         found = own.get(dtype) or self.environment.get("ceilings", {}).get(dtype)
         return {k: float(v) for k, v in found.items() if k != "dtype"} if found else None
 
 
 def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS) -> Path | None:
-    """Returns the newest folder <root>/<gpu>/<date> with an environment, of ``gpu`` if that is
-    given; of the first root that has one."""
+    """Returns the newest folder <root>/<gpu>/<date> with an environment, in the first root that has
+    one; ``gpu`` restricts the search to one GPU."""
     for root in roots:
         stamps = sorted(root.glob(f"*/*/{_ENVIRONMENT}"), key=lambda path: path.parent.name)
         for stamp in reversed(stamps):
@@ -117,12 +117,12 @@ def find_results(gpu: str | None = None, roots: Sequence[Path] = RESULTS_FOLDERS
 
 
 def read_results(folder: Path, gpu: str | None = None) -> Results:
-    """Returns every CSV file under the folder that has times, profiles or ptxas' figures.
+    """Reads every CSV file under a folder that has times, profiles or ptxas' figures.
 
-    Stamps of folders say where they come from; without one, those of single files.
+    The environment is that of the folders' stamps, or without any, of single files' stamps.
 
     Raises:
-        ValueError: It is no folder, has no times, or is of another GPU than ``gpu``.
+        ValueError: ``folder`` is no folder, has no times, or is of another GPU than ``gpu``.
     """
     if not folder.is_dir():
         raise ValueError(f"--results is {folder}, which is no folder; `flashsmith bench` makes one")
@@ -130,7 +130,7 @@ def read_results(folder: Path, gpu: str | None = None) -> Results:
     stamps = sorted(found_stamps, key=lambda path: len(path.parts))
     environment: dict[str, Any] = {}
     ceilings: dict[str, dict[str, Any]] = {}
-    for stamp in reversed(stamps):  # that of the folder itself comes last, and counts most
+    for stamp in reversed(stamps):  # the folder's own stamp comes last and overrides the others
         document = _read_json(stamp)
         environment |= document
         ceilings[str(stamp.parent.relative_to(folder))] = document.get("ceilings", {})
@@ -169,10 +169,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
-    """Returns the rows of a file that has the columns, and in each of these a value; of no other
-    file.
+    """Returns the rows that have a value in each of the columns; none if the file lacks a column.
 
-    Of the regimes of `flashsmith bench` only the first, in turn: times of two are not compared.
+    Only the regime "in turn" of `flashsmith bench` is read: times of two are not compared.
     """
     try:
         text = path.read_bytes().decode()
@@ -187,7 +186,7 @@ def _read(path: Path, columns: set[str], parse: Callable[[dict[str, str]], T]) -
             for row in reader
             if all(row[name] for name in columns) and row.get(_REGIME, _IN_TURN) == _IN_TURN
         ]
-    except (ValueError, TypeError, csv.Error) as error:  # TypeError: of a line with more cells
+    except (ValueError, TypeError, csv.Error) as error:  # TypeError: a line has too many cells
         raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
@@ -219,6 +218,6 @@ def _measured(row: dict[str, str], run: str) -> tuple[str, KernelId | str, Workl
 
 
 def _registers(row: dict[str, str]) -> tuple[tuple[str, str], dict[str, int]]:
-    """Returns (kernel's name, architecture), and ptxas' figures as benchmarks write them."""
+    """Returns a kernel's (name, architecture) and ptxas' figures, from a benchmark's row."""
     figures = {name: int(n) for name, n in row.items() if name not in ("kernel", "arch")}
     return (row["kernel"], row["arch"]), figures

@@ -1,4 +1,4 @@
-"""The machine code of kernels: what instructions it has, and what its main loop."""
+"""The machine code of kernels: the instructions of the whole kernel and of its main loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Instruction, parse_machine_code
 from flashsmith.lab.report.loops import main_loop
 
-# Meanings and opcodes, in the order of the charts; all other opcodes are addresses.
+# Each class has its opcodes, in the order of the charts; all other opcodes compute addresses.
 _CLASSES = {
     "tensor": ("matrix products on the tensor cores", "HMMA HGMMA"),
     "shared loads": ("ldmatrix and loads from shared memory", "LDSM LDS"),
@@ -28,7 +28,7 @@ _CLASSES = {
     ),
     "convert": ("FP32 to FP16 or BF16", "F2FP F2F F2I I2F I2FP HADD2 HMUL2"),
     "shuffle": ("exchange between the lanes of a warp", "SHFL VOTE VOTEU REDUX"),
-    # HFMA2.MMA without operands and CS2R make constants.
+    # HFMA2.MMA without operands and CS2R produce constants.
     "moves": (
         "copies between registers, and constants",
         "MOV UMOV CS2R R2UR S2R S2UR PRMT UPRMT SEL USEL HFMA2 MOVM R2P P2R",
@@ -48,7 +48,7 @@ _CLASS_OF = {opcode: name for name, (_, text) in _CLASSES.items() for opcode in 
 
 @dataclass(frozen=True)
 class Mix:
-    """Instructions by class, all CLASSES, and by opcode."""
+    """The numbers of instructions by class, with all CLASSES, and by opcode."""
 
     classes: dict[str, int]
     opcodes: dict[str, int]
@@ -60,12 +60,12 @@ class Mix:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """One kernel. ``loop``: a visit to an unmasked block of K and V; None if there is no loop with
-    matrix products."""
+    """The machine code of one kernel. ``loop`` is a visit to an unmasked block of K and V; None if
+    no loop has matrix products."""
 
     whole: Mix
     loop: Mix | None
-    shortest: int | None = None  # instructions of a warp in the loop, on the shortest way through
+    shortest: int | None = None  # instructions of a warp on the shortest path through the loop
 
 
 def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
@@ -78,14 +78,14 @@ def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
 
 
 def parse_sass(text: str) -> dict[str, MachineCode]:
-    """Returns what cuobjdump -sass prints, by function."""
+    """Returns the machine code in the output of cuobjdump -sass, by function."""
     return {
         function.name: _machine_code(function.instructions) for function in parse_machine_code(text)
     }
 
 
 def _class_of(instruction: Instruction) -> str:
-    """Returns one of CLASSES."""
+    """Returns the instruction's class, one of CLASSES."""
     if instruction.opcode.startswith("IMAD.MOV"):
         return "moves"
     return _CLASS_OF.get(instruction.base, "address")

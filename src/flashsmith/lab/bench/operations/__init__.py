@@ -1,5 +1,5 @@
-"""The operations that cases are of. This list is the only one: a benchmark measures what is here,
-and an operation's peers are those that it names."""
+"""The operations that cases name, in one list: benchmarks can measure no others, and each operation
+names its peers."""
 
 from __future__ import annotations
 

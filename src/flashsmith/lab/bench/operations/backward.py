@@ -21,8 +21,8 @@ from flashsmith.lab.bench.peers import PEERS, flex_run
 SAME, SM80, SUMS = f"{OURS} deterministic", f"{OURS} sm80", f"{OURS} sm80 sums"
 FA3_SAME = "fa3_deterministic"
 _BESIDE = {SAME: FA3_SAME, SM80: "fa2", SUMS: "fa2"}
-_HEAD_START = 1e-3  # seconds: autograd costs the host more than the flush takes
-_PAUSE = 0.01  # seconds: candidates draw unlike power, and none is to pay for the one before
+_HEAD_START = 1e-3  # seconds, because autograd costs the host more than the flush takes
+_PAUSE = 0.01  # seconds, so that a candidate that draws much power does not slow down the next
 
 
 def _leaves(given: Inputs) -> tuple[torch.Tensor, ...]:
@@ -63,7 +63,7 @@ def _by_heuristic(heuristic: Callable[[DType, int], BackwardKernelConfig], given
 
 
 def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
-    too_large = deterministic and given.q.shape[-1] >= 256  # for its build
+    too_large = deterministic and given.q.shape[-1] >= 256  # for FA3's build
     if given.case.window or given.case.score != "plain" or too_large:
         return None
     operators = fa3.load_operators()
@@ -83,7 +83,7 @@ def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
 
 
 def _fa2(given: Inputs, step: bool) -> Run | None:
-    """torch's operators where sequences are packed, else through autograd."""
+    """Returns a run of torch's operators for packed sequences, else of autograd."""
     if not given.packing:
         return None if step else _by_autograd("fa2", given)
     aten, offsets, n = torch.ops.aten, given.offsets, given.packing["max_seqlen_q"]
@@ -123,7 +123,7 @@ def _peers(step: bool) -> Mapping[str, OperationPeer[Inputs]]:
 
 
 BACKWARD_BENCH = OperationBench(
-    prepare=partial(Inputs, gradients=True, products=2.5),  # five, where the forward has two
+    prepare=partial(Inputs, gradients=True, products=2.5),  # five products, the forward has two
     ours={
         OURS: partial(_ours, deterministic=False),
         SAME: partial(_ours, deterministic=True),
@@ -148,7 +148,7 @@ STEP_BENCH = OperationBench(
         OURS: partial(_our_step, deterministic=False),
         SAME: partial(_our_step, deterministic=True),
     },
-    kernels="",  # a step has those of two operations
+    kernels="",  # a step has kernels of two operations
     of_config=_of_config,
     peers=_peers(step=True),
     beside=_BESIDE,

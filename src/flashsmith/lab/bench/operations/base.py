@@ -1,4 +1,4 @@
-"""An operation, as the runner sees it: how its tensors are made, and who computes it."""
+"""The runner's view of an operation: how its tensors are made, and which candidates compute it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Generic, Protocol, TypeVar
 from flashsmith.lab.bench.cases import Case
 from flashsmith.reference import Comparison
 
-OURS = "flashsmith"  # begins the names of all candidates of ours that are no kernels' names
+OURS = "flashsmith"  # begins the names of our candidates, unless they are kernels
 Run = Callable[[], Any]
 
 
 class Given(ABC):
-    """The tensors of a case on a device, and the truth of them.
+    """The tensors of a case on a device, and the true result.
 
     Attributes:
-        flop, n_bytes: Of the problem, not of what a candidate does; 0 where nobody asks.
-        tolerance: The largest error that is right.
+        flop, n_bytes: FLOP and bytes of the problem, whatever a candidate does; 0 if not used.
+        tolerance: The largest error of a right result.
     """
 
     flop = n_bytes = tolerance = 0.0
 
     @abstractmethod
     def error_of(self, result: Any) -> float:
-        """Returns how far what a candidate's run gave is off; NaN where that has one."""
+        """Returns the error of a candidate's result; NaN if the result has a NaN."""
 
     def compare(self, result: Any) -> Comparison:
         return Comparison(self.error_of(result), self.tolerance, worst="")
 
     def counters(self) -> Mapping[str, int]:
-        """Returns what the emulator counted of the latest run, where somebody asks."""
+        """Returns the emulator's counts of the latest run, if the operation has them."""
         return {}
 
 
 class Package(Protocol):
-    """The software that peers come with: why it cannot be used here, "" if it can, and which one is
-    here."""
+    """The software of a peer. ``why_missing`` returns why it cannot be used here, "" if it can;
+    ``build`` returns the installed version."""
 
     @property
     def why_missing(self) -> Callable[[], str]: ...
@@ -47,12 +47,12 @@ class Package(Protocol):
 
 
 G = TypeVar("G", bound=Given)
-Make = Callable[[G], Run | None]  # None: it does not take such a problem
+Make = Callable[[G], Run | None]  # None: the candidate does not support the problem
 
 
 @dataclass(frozen=True)
 class OperationPeer(Generic[G]):
-    """Another implementation. What is planned once for many layers is done in ``make``."""
+    """Another implementation; ``make`` does the planning that a model does once for all layers."""
 
     package: Package
     make: Make[G]
@@ -63,14 +63,14 @@ class OperationBench(Generic[G]):
     """One operation.
 
     Attributes:
-        prepare: (case, device) -> what its candidates are given.
-        ours: What is chosen, and other ways to call us, by their names.
-        kernels: Of which operation kernels are that a case has by their names.
-        of_config: (configuration, given) -> the run of such a kernel.
-        peers: By their names.
-        beside: Whom one of ours is compared with, if not with the best of the peers.
-        head_start, pause: As ``time_interleaved`` takes them.
-        first_calls_compile: Whether kernels are not loaded before.
+        prepare: Returns the candidates' inputs for a case and a device.
+        ours: Our candidates by name: the default call, and other ways to call flashsmith.
+        kernels: The operation of the kernels that a case may name as candidates.
+        of_config: Returns the run of such a kernel for a configuration and the inputs.
+        peers: The peers by name.
+        beside: The peer with which one of our candidates is compared; default: the fastest.
+        head_start, pause: Arguments of ``time_interleaved``.
+        first_calls_compile: Whether first calls build kernels, as none are loaded before.
     """
 
     prepare: Callable[[Case, str], G]

@@ -1,4 +1,4 @@
-"""Decode: few queries a request over the keys of a cache."""
+"""Decode: few queries of each request over the keys of a KV cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashsmith.lab.bench.operations.base import OURS, OperationBench, Run
 from flashsmith.lab.bench.operations.decode_inputs import FP8, DecodeInputs
 from flashsmith.lab.bench.operations.decode_peers import DECODE_PEERS
 
-_HEAD_START = 2e-4  # seconds: what the slowest peer's host takes
+_HEAD_START = 2e-4  # seconds that the host takes for the slowest peer
 
 
 def _ours(given: DecodeInputs, splits: int) -> Run:
@@ -28,7 +28,7 @@ def _by_attention(given: DecodeInputs) -> Run | None:
 
 
 def _per_token_scales(given: DecodeInputs) -> Run | None:
-    """Each row of a cache of 8 bits has a scale of its own."""
+    """Returns a run with per-token scales, for an FP8 cache."""
     k = given.cache.k
     if k.dtype != FP8:
         return None

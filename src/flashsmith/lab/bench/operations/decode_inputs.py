@@ -1,4 +1,4 @@
-"""The tensors of decode: queries, and keys and values that lie as a server has them."""
+"""The tensors of decode: queries, and a KV cache in the layouts that servers use."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
 
 
 def cache_names(context: int, batch: int) -> Iterator[str]:
-    """The ways that a cache of so many keys may lie. Varlen: with lengths from 1 to all, at
-    random."""
+    """Yields the layouts of a KV cache for a context and a batch; varlen: random lengths from 1 to
+    the context's."""
     yield "entries"
     for page_size in _PAGE_SIZES:
         if context % page_size == 0:
@@ -34,8 +34,8 @@ def cache_names(context: int, batch: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of requests: entries of (batch, rows, n_heads_kv, d_head), or pages of
-    (n_pages, page_size, n_heads_kv, d_head) with a table of (batch, pages of a request)."""
+    """A KV cache: slots of shape (batch, rows, n_heads_kv, d_head), or pages of shape
+    (n_pages, page_size, n_heads_kv, d_head) with a page table (batch, pages of a request)."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -44,7 +44,7 @@ class Cache:
 
     @property
     def rows(self) -> int:
-        """That a request has room for."""
+        """The number of rows for which a request has room."""
         return self.k.shape[1] * (1 if self.table is None else self.table.shape[1])
 
     @property
@@ -52,7 +52,7 @@ class Cache:
         return bool((self.lengths == self.rows).all())
 
     def paged(self, page_size: int) -> Cache:
-        """In random order."""
+        """Returns the same cache in pages, which are in random order."""
         batch, rows = self.k.shape[:2]
         pages = rows // page_size
         table = torch.randperm(batch * pages, device=self.k.device).int().reshape(batch, pages)
@@ -63,8 +63,8 @@ class Cache:
 
 
 class DecodeInputs(Given):
-    """What decode is given; the truth is that of the first request and the last, in float32. Bytes
-    are of the keys and values that requests have, each once."""
+    """The inputs of decode. Errors are those of the first and the last request, against float32.
+    ``n_bytes`` counts the keys and values that requests have, each once."""
 
     tolerance = TOLERANCE
 
@@ -76,7 +76,7 @@ class DecodeInputs(Given):
             for shape in (problem.q_shape, problem.k_shape, problem.k_shape)
         )
         small_k, small_v = k.to(FP8), v.to(FP8)
-        k, v = small_k.to(dtype), small_v.to(dtype)  # so that 8 bits hold all of them
+        k, v = small_k.to(dtype), small_v.to(dtype)  # values that FP8 holds exactly
         lengths = torch.full((problem.batch,), problem.seq_len_k, dtype=torch.int32, device=device)
         if _VARLEN in name or _FORMERLY in name:
             lengths = torch.randint_like(lengths, 1, problem.seq_len_k + 1)
@@ -95,7 +95,7 @@ class DecodeInputs(Given):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Of ``decode``."""
+        """The keywords of ``decode``."""
         cache = self.cache
         return {
             "q": self.q,
@@ -106,6 +106,6 @@ class DecodeInputs(Given):
         }
 
     def error_of(self, result: torch.Tensor) -> float:
-        """Returns the largest difference, of the largest element."""
+        """Returns the largest difference, relative to the largest element."""
         difference = result[[0, -1]].float() - self._expected
         return (difference.abs().max() / self._expected.abs().max()).item()

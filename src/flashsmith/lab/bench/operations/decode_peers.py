@@ -16,11 +16,11 @@ from flashsmith.lab.bench.operations.base import OperationPeer, Run
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs
 from flashsmith.lab.bench.peers import PEERS
 
-_WORKSPACE_BYTES = 512 << 20  # of FlashInfer, whose own limit is none
+_WORKSPACE_BYTES = 512 << 20  # for FlashInfer, which prescribes no size
 
 
 def _dense(name: str, given: DecodeInputs) -> Run | None:
-    """A peer of the forward, for which all requests have all rows."""
+    """Returns a run of a peer of the forward, which needs requests that fill the cache."""
     q, cache = given.q, given.cache
     if cache.table is not None or not cache.is_full or cache.k.dtype != q.dtype:
         return None
@@ -28,7 +28,8 @@ def _dense(name: str, given: DecodeInputs) -> Run | None:
 
 
 def _fa3(given: DecodeInputs, has_lengths: bool) -> Run | None:
-    """Returns the kernels behind its flash_attn_with_kvcache, which split keys as they like."""
+    """Returns a run of the kernels behind FA3's flash_attn_with_kvcache, whose heuristic chooses
+    the number of splits."""
     q, cache = given.q, given.cache
     if cache.k.dtype != q.dtype or not (has_lengths or (cache.table is None and cache.is_full)):
         return None
@@ -45,8 +46,8 @@ def _fa3(given: DecodeInputs, has_lengths: bool) -> Run | None:
 
 
 def _flashinfer(given: DecodeInputs) -> Run | None:
-    """Its wrapper for decode on tensor cores, or for prefill where a request has several queries,
-    with the implementation that it chooses. The plan is made once."""
+    """Returns a run of FlashInfer's wrapper for decode on tensor cores, or for prefill if a request
+    has several queries. FlashInfer chooses the implementation; the plan is made once."""
     q, cache = given.q, given.cache
     if cache.table is None:
         return None

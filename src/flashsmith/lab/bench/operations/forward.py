@@ -1,4 +1,4 @@
-"""The forward: dense or packed, with masks, windows and what is done to scores."""
+"""The forward: dense or packed, with masks, windows and modified scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
 
 
 def _sm80(given: Inputs) -> Run:
-    """Returns what that family takes by heuristic."""
+    """Returns a run of the kernel that the heuristic of the sm80 family chooses."""
     gpu = torch.cuda.get_device_name() if given.q.is_cuda else None
     num_sms = count_sms(gpu) if gpu else None
     config: Any = SM80_FORWARD.choose(given.case.workload, num_sms)
@@ -53,7 +53,8 @@ def _fa3(given: Inputs) -> Run | None:
 
 
 def _dense(name: str, given: Inputs) -> Run | None:
-    """Those whose diagonal begins at the first key."""
+    """Returns a run of a peer without windows, scores and varlen, whose causal diagonal begins at
+    the first key; None for other cases."""
     causal = given.semantics["causal"]
     if not given.is_plain or (causal and given.q.shape[1] != given.k.shape[1]):
         return None

@@ -1,5 +1,5 @@
-"""A kernel of the forward itself, without what `attention` does around it on the host; every head
-of its result is compared."""
+"""A forward kernel alone, without the work of `attention` on the host; every head of its result is
+compared."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Checker(Given):
     boundary of two tiles, say. The reference costs as much memory as the scores of one head.
     """
 
-    _kernel: Kernel | None = None  # that was prepared last
+    _kernel: Kernel | None = None  # the kernel that was prepared last
 
     def __init__(self, workload: Workload, device: str, qkv: QKV | None = None) -> None:
-        """Takes ``qkv``, which lies on ``device``, or draws it."""
+        """Uses ``qkv``, which must be on ``device``, or draws it at random."""
         self.workload = workload
         self.qkv = qkv or make_qkv(workload.problem, device)
         self.o = torch.empty_like(self.qkv[0], memory_format=torch.contiguous_format)
@@ -42,11 +42,11 @@ class Checker(Given):
         self.low_precision = reference(compute=self.o.dtype)
 
     def prepare(self, candidate: Candidate) -> Run:
-        """Returns what runs a candidate; all kernels write the same ``o``.
+        """Returns the run of a candidate; all kernels write the same ``o``.
 
-        Raises: whatever the candidate raises; of a kernel, what ``find_kernel`` does.
+        Raises: The candidate's errors; for a kernel, also those of ``find_kernel``.
         """
-        self.o.fill_(math.nan)  # what a kernel does not write is not the one before's
+        self.o.fill_(math.nan)  # a kernel must not pass with its predecessor's result
         self._kernel = None
         if isinstance(candidate, Peer):
             return candidate.make(*self.qkv, self.workload.variant.causal)
@@ -72,7 +72,7 @@ class Checker(Given):
         return find_kernel(instance, target_of(self.o.device))
 
     def counters(self) -> dict[str, int]:
-        """Returns what the emulator counted of the kernel that was prepared last."""
+        """Returns the emulator's counts of the kernel that was prepared last."""
         if self.o.is_cuda or self._kernel is None:
             return {}
         return Emulation(self._kernel).counters()

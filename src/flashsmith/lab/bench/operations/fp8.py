@@ -1,4 +1,4 @@
-"""The forward with tensors of 8 bits, beside that of 16 bits."""
+"""The forward with FP8 tensors, beside the forward with 16-bit tensors."""
 
 from __future__ import annotations
 

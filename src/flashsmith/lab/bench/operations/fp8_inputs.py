@@ -1,4 +1,4 @@
-"""The tensors of a forward in 8 bits."""
+"""The tensors of an FP8 forward."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flashsmith.lab.bench.operations.base import Given
 from flashsmith.reference import reference_attention
 
 FP8 = torch.float8_e4m3fn
-_TOLERANCE = 0.1  # of the root mean square: weights of 8 bits cost a fortieth
+_TOLERANCE = 0.1  # of the root mean square; FP8 weights alone cost a fortieth
 
 
 class Fp8Inputs(Given):
-    """q, k and v of 8 bits with a scale each, and the same numbers in 16 bits: scales are powers of
-    two. The truth is that of one head, in float64."""
+    """q, k and v in FP8 with one scale each, and the same values in 16 bits, since scales are
+    powers of two. Errors are those of one head, against float64."""
 
     def __init__(self, case: Case, device: str):
         problem, self.causal = case.workload.problem, case.workload.variant.causal
@@ -33,14 +33,13 @@ class Fp8Inputs(Given):
         self.tolerance = _TOLERANCE * self._expected.square().mean().sqrt().item()
 
     def given_to(self, config: ForwardKernelConfig) -> dict[str, Any]:
-        """Returns the keywords of ``attention`` for a kernel."""
+        """Returns the keywords of ``attention`` for a kernel, whose FP8 tensors get a scale."""
         names = config.fp8_tensors
         scales = {f"{name}_scale": self.scales[name] for name in names}
         return {n: self.small[n] if n in names else self.wide[n] for n in "qkv"} | scales
 
     def error_of(self, result: torch.Tensor | tuple[torch.Tensor, float]) -> float:
-        """Returns the root of the mean square. result: o, or o and what it is to be multiplied
-        with."""
+        """Returns the root mean square error of o, or of o times a scale."""
         o, scale = result if isinstance(result, tuple) else (result, 1.0)
         error: torch.Tensor = o[:1, :, :1].double() * scale - self._expected
         return error.square().mean().sqrt().item()

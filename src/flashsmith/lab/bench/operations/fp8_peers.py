@@ -1,4 +1,4 @@
-"""Other implementations of the forward of 8 bits."""
+"""Other implementations of the FP8 forward."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flashsmith.lab.bench.operations.fp8_inputs import Fp8Inputs
 from flashsmith.lab.bench.peers import PEERS
 
 _MAX = torch.finfo(torch.float8_e4m3fn).max
-_WEIGHT_SCALE = 256.0  # what cuDNN's weights, which are up to 1, are multiplied with
+_WEIGHT_SCALE = 256.0  # the factor on cuDNN's weights, which are at most 1
 
 
 def _fa3(given: Fp8Inputs) -> Run:
-    """FlashAttention-3's operator; sequences are packed where its build takes no others."""
+    """Returns a run of FlashAttention-3's operator; sequences are packed if its build needs it."""
     forward = fa3.load_operators().fwd
     dense = [given.small[name] for name in "qkv"]
     batch, seq_len, n_heads, d_head = dense[0].shape
@@ -44,8 +44,10 @@ def _fa3(given: Fp8Inputs) -> Run:
 
 
 def _cudnn(given: Fp8Inputs) -> Run:
-    """cuDNN's kernel, by a graph of its Python frontend. On Hopper its o has 8 bits, too, with a
-    scale that a first run finds: results are o and that."""
+    """Returns a run of cuDNN's kernel, through a graph of its Python frontend.
+
+    On Hopper o is in FP8, too. A first run finds the scale, and the results are o and the scale.
+    """
     tensors, scales, causal = given.small, given.scales, given.causal
     cudnn: Any = importlib.import_module("cudnn")
     e4m3, fp32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT

@@ -1,4 +1,4 @@
-"""The tensors of attention and of its gradients, dense or packed, and the truth of some of them."""
+"""The tensors of attention and its gradients, dense or packed, and the truth of some heads."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ _EVERYWHERE = slice(None)
 
 
 class Inputs(Given):
-    """What a forward is given, and the gradient of what it returns.
+    """The inputs of a forward, and the gradient of its output.
 
     Attributes:
-        semantics: What is computed, by the keywords of ``attention``.
-        packing: Where sequences lie, likewise.
+        semantics: The keywords of ``attention`` that say what is computed.
+        packing: The keywords of ``attention`` that say where packed sequences begin.
     """
 
     tolerance = TOLERANCE
 
     def __init__(self, case: Case, device: str, *, gradients: bool = False, products: float = 1.0):
-        """gradients: Whether these are the result. products: Of matrices, those of a forward 1."""
+        """Draws the tensors.
+
+        Args:
+            gradients: Whether the result is the gradients of q, k and v.
+            products: The FLOP of the operation, relative to a forward.
+        """
         self.case, self.gradients = case, gradients
         problem = case.workload.problem
         dtype = problem.dtype.to_torch_dtype()
@@ -60,12 +65,12 @@ class Inputs(Given):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Of ``attention``."""
+        """The keywords of ``attention``."""
         return self.semantics | self.packing
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but a mask makes it other than full attention of dense tensors."""
+        """Whether the case has dense tensors, no window and plain scores."""
         return not (self.packing or self.case.window or self.case.score != "plain")
 
     @cached_property
@@ -73,7 +78,7 @@ class Inputs(Given):
         return [(part, tuple(part.expected(self))) for part in _parts(self)]
 
     def error_of(self, result: Any) -> float:
-        """Returns the largest difference of a part, of its largest element; the worst tensor's."""
+        """Returns the largest difference from the truth, relative to its part's largest element."""
         found = result if isinstance(result, tuple) else (result,)
         errors = [
             (own.float() - right).abs().max() / right.abs().max()
@@ -85,14 +90,14 @@ class Inputs(Given):
 
 @dataclass(frozen=True)
 class _Part:
-    """One sequence's heads that share one of k and v."""
+    """The query heads of one sequence that share a head of k and v."""
 
     sequence: PackedSequence
     heads: slice  # of q
     head: slice  # of k
 
     def of(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[torch.Tensor]:
-        """Of what is laid out as q, then as k."""
+        """Yields the part of each tensor; the first has q's layout, the others have k's."""
         for i, t in enumerate(tensors):
             if i == 0:
                 yield self.sequence.of_q(t)[:, :, self.heads]
@@ -111,7 +116,8 @@ class _Part:
 
 
 def _parts(given: Inputs) -> Iterator[_Part]:
-    """Of the first heads and the last: all packed sequences, else the first one and the last."""
+    """Yields the parts of the first and the last KV head, for all packed sequences, or for the
+    first and the last sample of dense tensors."""
     offsets = {name: t for name, t in given.packing.items() if name.startswith("cu_")}
     sequences = list(Packing(**offsets).sequences(given.q, given.k, Semantics(**given.semantics)))
     if not given.packing:
@@ -124,7 +130,7 @@ def _parts(given: Inputs) -> Iterator[_Part]:
 
 
 def flop_of(case: Case) -> float:
-    """Of a forward: what its masks leave of the scores."""
+    """Returns the FLOP of a forward, for the scores that its masks leave."""
     problem, causal = case.workload.problem, case.workload.variant.causal
     of_a_score = 4 * problem.d_head * problem.heads
     if case.lengths:

@@ -1,4 +1,4 @@
-"""What is done to scores, for flashsmith and for FlexAttention."""
+"""Modifications of scores, for flashsmith and for FlexAttention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORES = (
 
 
 def score_arguments(score: str, problem: Problem, device: str) -> dict[str, Any]:
-    """Returns the arguments of ``attention`` for one of ``SCORES``. Raises KeyError: It is none."""
+    """Returns ``attention``'s arguments for one of ``SCORES``. Raises KeyError: It is not one."""
     heads = problem.heads
     slopes, sinks = torch.rand(heads, device=device), torch.randn(heads, device=device)
 
@@ -45,7 +45,7 @@ def score_arguments(score: str, problem: Problem, device: str) -> dict[str, Any]
 
 
 def flex_score_mod(semantics: Mapping[str, Any]) -> Any:
-    """The function for FlexAttention that does what ``attention`` is told to."""
+    """Returns FlexAttention's function for the ``score_mod`` or the bias of ``attention``."""
     bias = semantics.get("bias")
     return semantics.get("score_mod") if bias is None else _added(bias)["score_mod"]
 
