@@ -1,5 +1,7 @@
 # make run   set up, build what is needed, run the progression kernels, print a table
-# make test  set up, run the whole test suite (no GPU needed)
+# make test  set up, run `make check`, then the whole test suite (no GPU needed)
+# make check  set up, run ruff (lint), mypy (types), clang-format (format) and the documentation's
+#             strict build (docs); `make test` runs them side by side
 # make gpu   on a machine with a GPU: the GPU tests and the soak of every kernel; SHARD=1/3 runs a third
 # make gpu-bench  on a machine with a GPU: the forward's benchmarks
 # make soak  run kernels on new problems without end, on the GPU or the emulator; Ctrl-C ends it
@@ -12,13 +14,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: run test gpu gpu-bench soak mutants docs lint clean
+.PHONY: run test gpu gpu-bench soak mutants check lint types format docs clean
 
 run: $(READY)
 	$(BIN)/flashsmith run $(ARGS)
 
 test: $(WEIGHTS)
-	$(BIN)/python -m pytest -n auto -m "not gpu"
+	$(MAKE) --no-print-directory --jobs=4 --output-sync check
+	$(BIN)/python -m pytest -n auto --build-first -m "not gpu"
 
 gpu: $(WEIGHTS)
 	$(BIN)/python -m pytest -m gpu -n auto --maxschedchunk 1 $(if $(SHARD),--shard $(SHARD)) tests/gpu/test_soak.py tests
@@ -35,14 +38,20 @@ mutants: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	$(BIN)/python -m tools.mutants $(ARGS)
 
-docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+check: lint types format docs
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/mypy
+
+format: $(READY)
 	git ls-files '*.cuh' '*.cu' '*.h' '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build

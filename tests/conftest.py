@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.paths import ROOT
+from support.paths import DATA, ROOT
 
 # The cache is kept between sessions, so that only what changed is compiled again.
 os.environ.setdefault("FLASHSMITH_CACHE_DIR", str(ROOT / "build" / "test-cache"))
@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from filelock import FileLock
 
-from flashsmith.configs import KernelId
+from flashsmith.configs import KernelId, parse_kernel_name_into_instance
 from flashsmith.jit import Target, build_library
 from flashsmith.runtime import Kernel, find_kernel, load_library
 from support.emulator_program import Run, build, run_case
@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="1/1",
         help="run every N-th of the chosen tests, from I on",
     )
+    parser.addoption(
+        "--build-first",
+        action="store_true",
+        help="build what tests would build one at a time, before the first (emulated_kernels.txt)",
+    )
 
 
 # This hook runs last, after markers and names have chosen the tests.
@@ -51,6 +56,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mine = items[int(match[1]) - 1 :: int(match[2])]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(mine)])
     items[:] = mine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_first(request: pytest.FixtureRequest) -> None:
+    """One worker builds, the others wait; a kernel that is not in the list is built later."""
+    if request.config.getoption("--build-first"):
+        names = (DATA / "emulated_kernels.txt").read_text().splitlines()
+        build_library(map(parse_kernel_name_into_instance, names), Target.emulator())
 
 
 @pytest.fixture(scope="session")

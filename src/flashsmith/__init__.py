@@ -1,9 +1,8 @@
 """FlashAttention kernels for NVIDIA GPUs, declared as configurations in Python.
 
-    import flashsmith
-    o = flashsmith.attention(q, k, v, causal=True)    # a configuration is picked for you
-    o = flashsmith.forward(cfg, q, k, v)              # this one: see flashsmith.configs
-    o = flashsmith.decode(None, q, k_cache, v_cache, cache_seqlens=lengths)
+    import flashsmith o = flashsmith.attention(q, k, v, causal=True) # a configuration is chosen for
+    you o = flashsmith.forward(cfg, q, k, v) # this one: see flashsmith.configs o =
+    flashsmith.decode(None, q, k_cache, v_cache, cache_seqlens=lengths)
 
 flash_attn and integrations have the functions of other libraries, with their arguments.
 

@@ -1,6 +1,6 @@
 """Kernel instances -> C++ text: the maps of the kernels, and one translation unit for each.
 
-Pure and deterministic: the same set gives the same bytes, in whatever order it comes.
+Generation is pure and deterministic: the same set, in any order, gives the same bytes.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ _SCHEDULE = """
 def generate(instances: Iterable[KernelId]) -> dict[str, str]:
     """Returns the C++ files for a set of kernels, file name -> text; duplicates count once.
 
-    `flash_kernels.cuh` has a map for each family and variant, from the configuration to the kernel:
-    `forward_kernels`, from FlashForwardKernelConfig to forward_kernel_fn, is that of full attention
-    in the sm80 family. `<slug>.cu` has one kernel.
+    `flash_kernels.cuh` has a map for each family and variant, from configuration to kernel:
+    `forward_kernels`, from FlashForwardKernelConfig to forward_kernel_fn, is the map of full
+    attention in the sm80 family. `<slug>.cu` has one kernel.
 
     Raises:
         TypeError: an element is not a KernelId.
@@ -141,7 +141,7 @@ def generate(instances: Iterable[KernelId]) -> dict[str, str]:
 
 
 def write(instances: Iterable[KernelId], directory: Path | str) -> list[Path]:
-    """Writes the files of `generate` into `directory`, which is made if need be; other files stay.
+    """Writes the files of `generate` into `directory`, which is made if need be; keeps other files.
 
     Every file appears whole: all are written under temporary names first, then renamed, the map
     last. A failure before the renames changes no file.
@@ -150,7 +150,7 @@ def write(instances: Iterable[KernelId], directory: Path | str) -> list[Path]:
         The paths written, the map first.
 
     Raises:
-        TypeError, ValueError: as `generate`; nothing has been written.
+        TypeError, ValueError: as in `generate`; nothing has been written.
         OSError: the directory cannot be written.
     """
     files = generate(instances)
@@ -190,7 +190,8 @@ def _map_header(instances: Sequence[KernelId]) -> str:
 def _by_variant(
     kind: type[KernelConfig], instances: Sequence[KernelId]
 ) -> dict[Variant, list[KernelId]]:
-    """Every family has a map of full attention, because by it the look-up knows its struct."""
+    """Returns the kernels of a family by variant. Full attention always has a map, maybe an empty
+    one, because the look-up learns the family's struct from it."""
     own = [instance for instance in instances if type(instance.config) is kind]
     variants = sorted({FULL} | {instance.variant for instance in own})
     return {
@@ -200,7 +201,7 @@ def _by_variant(
 
 
 def _getters(instance: KernelId) -> list[str]:
-    """Returns the functions of its translation unit."""
+    """Returns the functions of the instance's translation unit."""
     schedule = [f"{instance.slug}_schedule"] if _has_schedule(instance) else []
     return [instance.slug, *schedule]
 
@@ -210,7 +211,7 @@ def _has_schedule(instance: KernelId) -> bool:
 
 
 def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
-    """Returns whether tiles of sequences are listed by a launch of its own."""
+    """Returns whether a separate launch lists the tiles of sequences."""
     return variant.varlen and not kind.is_set_of_kernels
 
 
@@ -219,7 +220,7 @@ def _name(kind: type[KernelConfig]) -> str:
 
 
 def _map_names(kind: type[KernelConfig], variant: Variant) -> list[str]:
-    """Returns the map of the kernels and, of scheduled ones, that of what lists their tiles."""
+    """Returns the names of the kernels' map and, if tiles are scheduled, of the schedules' map."""
     family = "forward" if kind is FlashForwardKernelConfig else _name(kind)
     suffix = "" if variant == FULL else f"_{variant.name}".replace("+", "_")
     values = ["kernels", "schedules"] if _is_scheduled(kind, variant) else ["kernels"]
@@ -296,7 +297,7 @@ def _translation_unit(instance: KernelId) -> str:
 
 
 def _score(instance: KernelId) -> str:
-    """The policies of the caller's functions, if there are some."""
+    """Returns the C++ policies of the caller's functions, if the variant has some."""
     if not instance.variant.score:
         return ""
     expression = expression_of(instance.variant.score)

@@ -12,7 +12,8 @@ ELEMENT_BYTES = 2  # of every type below
 
 
 class DType(IntEnum):
-    """Numbered as torch's c10::ScalarType, so that a demangled kernel name reads the same."""
+    """Element types, numbered as torch's c10::ScalarType, so that a demangled kernel name has the
+    same numbers."""
 
     FP16 = 5
     BF16 = 15
@@ -39,7 +40,7 @@ class DType(IntEnum):
         return _CPP_NAMES[self]
 
     def to_torch_dtype(self) -> torch.dtype:
-        """`torch.float16` or `torch.bfloat16`; imports torch."""
+        """Returns `torch.float16` or `torch.bfloat16`; imports torch."""
         import torch
 
         return {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[self]

@@ -1,7 +1,6 @@
 """The exceptions that flashsmith raises beside Python's own ValueError and TypeError.
 
-Every message names the argument or the thing that is wrong, what came, what is supported, and what
-to do.
+Every message names the wrong argument or thing, what came, what is supported, and what to do.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 
 
 class FlashsmithError(RuntimeError):
-    """Base of the errors that do not come from a wrong argument."""
+    """Base of all errors that a wrong argument does not cause."""
 
 
 class ToolchainError(FlashsmithError):
@@ -35,11 +34,12 @@ class EmulatorFault(FlashsmithError):
 
 
 class TracingError(FlashsmithError):
-    """A score_mod or mask_mod does what no kernel can be generated for; names the line."""
+    """A score_mod or mask_mod does what no kernel can be generated for; the message names the
+    line."""
 
 
 class TuningError(FlashsmithError):
-    """A table or journal of tuning is damaged or from elsewhere, or no kernel could be tuned."""
+    """A table or journal of tuning is damaged or for another GPU, or no kernel could be tuned."""
 
 
 class DeviceError(FlashsmithError):
@@ -69,8 +69,8 @@ _EXTRAS = {
 
 
 def advice_for_missing(error: Exception) -> str | None:
-    """Returns what installs the package that an import lacks, in a sentence; None for a package
-    that no extra of flashsmith brings."""
+    """Returns a sentence that says how to install the package that an import lacks; None if no
+    extra of flashsmith brings it."""
     if not isinstance(error, ModuleNotFoundError) or error.name not in _EXTRAS:
         return None
     return f"{error.name} is not installed; `pip install 'flashsmith[{_EXTRAS[error.name]}]'`"
@@ -78,8 +78,8 @@ def advice_for_missing(error: Exception) -> str | None:
 
 @contextmanager
 def explaining_missing() -> Iterator[None]:
-    """Has the imports inside raise ModuleNotFoundError that says what installs a package: Python's
-    own says only its name, under the frames of every import on the way."""
+    """Makes a ModuleNotFoundError inside say how to install the package: Python's message has only
+    the package's name, below the frames of every import on the way."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What is known of NVIDIA's GPUs: an architecture's budgets, and the models that have it.
+"""NVIDIA's GPUs: the budgets of each architecture, and the models that have it.
 
 Legality is checked against the budgets. Every layer may use this table.
 """
@@ -18,9 +18,10 @@ WARPGROUP_SIZE = 128
 
 @dataclass(frozen=True)
 class GpuArchitecture:
-    """One compute capability. A block has its shared memory after opting in to more than 48 KiB.
+    """One compute capability. A block's shared memory is the max after opting in to more than 48
+    KiB.
 
-    num_sms: Of its largest common GPU.
+    num_sms: The SMs of its largest common GPU.
     """
 
     compute_capability: tuple[int, int]
@@ -34,7 +35,8 @@ class GpuArchitecture:
         return f"sm_{major}{minor}"
 
     def blocks_by_shared_memory(self, of_block_bytes: int) -> int:
-        """Returns how many blocks an SM has room for; the driver has a share of each."""
+        """Returns how many blocks fit in an SM's shared memory, with the driver's reserve for
+        each."""
         reserved = self.shared_memory_per_sm_bytes - self.max_shared_memory_per_block_bytes
         return self.shared_memory_per_sm_bytes // (of_block_bytes + reserved)
 
@@ -42,7 +44,7 @@ class GpuArchitecture:
 def _architecture(
     major: int, minor: int, shared_memory_per_sm_kib: int, num_sms: int
 ) -> GpuArchitecture:
-    # Since compute capability 8.0 the driver keeps 1 KiB of each block's shared memory.
+    # Since compute capability 8.0 the driver reserves 1 KiB of shared memory for each block.
     reserved_kib = 1 if major >= 8 else 0
     return GpuArchitecture(
         (major, minor),
@@ -52,8 +54,8 @@ def _architecture(
     )
 
 
-# CUDA programming guide, "Technical Specifications per Compute Capability"; the same figures are
-# in CCCL's cuda::arch_traits. 7.5 is here to be refused with a reason.
+# The source is the CUDA programming guide, "Technical Specifications per Compute Capability";
+# CCCL's cuda::arch_traits has the same figures. 7.5 is listed so that it is refused with a reason.
 GPU_ARCHITECTURES = (
     _architecture(7, 5, 64, 40),
     _architecture(8, 0, 164, 108),
@@ -69,8 +71,8 @@ GPU_ARCHITECTURES = (
 )
 
 
-# NVIDIA's list, https://developer.nvidia.com/cuda-gpus. A name has a model's words in this order,
-# among others: "NVIDIA A100-SXM4-80GB" has A100. The first that fits counts.
+# The source is NVIDIA's list, https://developer.nvidia.com/cuda-gpus. A GPU is a model if its name
+# has the model's words in this order: "NVIDIA A100-SXM4-80GB" has A100. The first match counts.
 _MODELS: dict[tuple[int, int], tuple[str, ...]] = {
     (9, 0): ("H100", "H200", "H800", "H20", "GH200"),
     (10, 0): ("B100", "B200", "GB200"),
@@ -93,7 +95,7 @@ _MODELS: dict[tuple[int, int], tuple[str, ...]] = {
     (7, 5): ("T4", "RTX 2060", "RTX 2070", "RTX 2080", "Quadro RTX", "TITAN RTX"),
 }
 
-# Of models that have much fewer than the largest of their architecture.
+# The SMs of models that have far fewer than the largest GPU of their architecture.
 _NUM_SMS = {
     **{"H100 PCIe": 114, "H20": 78, "A30": 56},
     **{"A2": 10, "A16": 10, "RTX 3050": 20, "RTX 3060": 28, "RTX 3070": 46, "RTX 3080": 68},
@@ -102,15 +104,15 @@ _NUM_SMS = {
     **{"RTX 2000 Ada": 22, "RTX 4000 Ada": 48, "RTX 4500 Ada": 60, "RTX 5000 Ada": 100},
     **{"RTX 5050": 20, "RTX 5060": 30, "RTX 5070": 48, "RTX 5080": 84},
 }
-_USUAL_NUM_SMS = 132  # of a GPU that is not known
+_USUAL_NUM_SMS = 132  # of an unknown GPU
 
 GPU_MODELS = tuple(model for models in _MODELS.values() for model in models)
 
 
 @functools.cache  # selection asks for each new shape
 def get_gpu_architecture(name: str) -> GpuArchitecture:
-    """Returns the architecture called `name`: "sm_80", "sm_90a" (the suffix changes no budget) or
-    "8.0"; or that of the GPU of this name, in any spelling: "NVIDIA H200", "h200", "rtx-4090".
+    """Returns the architecture of a name ("sm_80", "sm_90a", whose suffix changes no budget, or
+    "8.0") or of a GPU's name in any spelling ("NVIDIA H200", "h200", "rtx-4090").
 
     Raises:
         ValueError: neither is known; the message lists both.
@@ -127,15 +129,15 @@ def get_gpu_architecture(name: str) -> GpuArchitecture:
 
 
 def find_architecture(capability: tuple[int, ...] | None) -> GpuArchitecture | None:
-    """That of a compute capability; None: it is not in the list."""
+    """Returns the architecture of a compute capability, or None if it is not in the list."""
     found = (gpu for gpu in GPU_ARCHITECTURES if gpu.compute_capability == capability)
     return next(found, None)
 
 
 def find_compute_capability(gpu: str) -> tuple[int, int] | None:
-    """That of the GPU of this name, as drivers and people write it: `NVIDIA H200`, `rtx4090`.
+    """Returns the compute capability of a GPU by name, in any spelling: `NVIDIA H200`, `rtx4090`.
 
-    None: no model in the list has this name.
+    The result is None if the list has no model of this name.
     """
     for capability, models in _MODELS.items():
         if any(_pattern(model).search(gpu) for model in models):
@@ -145,10 +147,10 @@ def find_compute_capability(gpu: str) -> tuple[int, int] | None:
 
 @functools.cache
 def count_sms(gpu: str) -> int:
-    """About how many the GPU, or architecture, of this name has.
+    """Returns about how many SMs the GPU, or architecture, of this name has.
 
-    Going by the name, so that a choice of a kernel can be explained without the GPU; models of one
-    name that differ by a few percent count as one.
+    The count depends on the name alone, so that a choice can be explained without the GPU; models
+    of one name whose counts differ by a few percent share one count.
     """
     for model, count in _NUM_SMS.items():
         if _pattern(model).search(gpu):
@@ -160,6 +162,6 @@ def count_sms(gpu: str) -> int:
 
 
 def _pattern(model: str) -> re.Pattern[str]:
-    """Returns a model's words, whole; between them anything but letters and digits, or nothing."""
+    """Returns a pattern of a model's whole words; no letters or digits may stand between them."""
     words = r"[^a-z0-9]*".join(model.split())
     return re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""What a call is given: the shapes of its tensors and their element type."""
+"""The problem of a call: the shapes of its tensors and their element type."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import NamedTuple
 
 from flashsmith.dtype import ELEMENT_BYTES, DType
 
-# Which lengths of k share an entry of a tuned table: up to the first, then up to each next one;
-# the last has no end.
+# Lengths of k in the same range share an entry of a tuned table: up to 512, 513 to 1024, and so on;
+# the last range has no end.
 LENGTH_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384)
-# Likewise for how full the grid is, in rows of o for each SM. Up to 64 there is at most
-# one of the smallest tiles for each; from 512 on, what the last wave leaves idle hardly counts.
+# Fills of the grid, in rows of o an SM, in the same kind of ranges. Up to 64 rows an SM has at most
+# one of the smallest tiles; from 512 rows on, the idle part of the last wave hardly counts.
 FILL_BUCKETS = (64, 128, 256, 512, 1024)
 
-_SIGNIFICANT_BITS = 4  # of the sizes by which a kernel is chosen
-_SIZES = 4  # of a tensor: batch, length, heads, d_head
+_SIGNIFICANT_BITS = 4  # of the sizes that decide the choice of a kernel
+_SIZES = 4  # dimensions of a tensor: batch, length, heads, d_head
 
 
 class Bucket(NamedTuple):
-    """The problems that share an entry of a tuned table, beside dtype, d_head and variant."""
+    """The problems that share an entry of a tuned table, for one dtype, d_head and variant."""
 
-    seq_len_k: int  # of LENGTH_BUCKETS
-    fill: int  # of FILL_BUCKETS
+    seq_len_k: int  # one of LENGTH_BUCKETS
+    fill: int  # one of FILL_BUCKETS
 
     @property
     def words(self) -> str:
-        """`lengths 513 to 1024, up to 64 rows an SM`."""
+        """The bucket in words, like `lengths 513 to 1024, up to 64 rows an SM`."""
         rows = f"{_range_in_words(self.fill, FILL_BUCKETS)} rows an SM"
         return f"{self.lengths}, {rows}"
 
@@ -36,19 +36,19 @@ class Bucket(NamedTuple):
         return f"lengths {_range_in_words(self.seq_len_k, LENGTH_BUCKETS)}"
 
     def in_order_of_similarity(self) -> list[Bucket]:
-        """All buckets of these lengths, this one first, by how alike they are in fill; of two
-        that are equally far the fuller first."""
+        """Returns all buckets of these lengths in order of similarity: this one first, then by
+        distance in fill, at equal distance the fuller one first."""
         own = FILL_BUCKETS.index(self.fill)
         places = sorted(range(len(FILL_BUCKETS)), key=lambda place: (abs(place - own), -place))
         return [self._replace(fill=FILL_BUCKETS[place]) for place in places]
 
 
 def size_class(n: int) -> int:
-    """The size that stands for all sizes like ``n`` when a kernel is chosen: n, rounded up to four
-    significant bits.
+    """Returns the size that stands for all sizes like ``n`` in the choice of a kernel: n, rounded
+    up to four significant bits.
 
     Sizes up to 16, and powers of two, stand for themselves; there are eight classes from one power
-    of two to the next. So a choice is remembered for lengths that change from call to call.
+    of two to the next. So lengths that change from call to call share a remembered choice.
     """
     if n <= 1 << _SIGNIFICANT_BITS:
         return n
@@ -71,18 +71,18 @@ def _bucket_of(value: float, buckets: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """q is (batch, seq_len_q, heads, d_head), k (batch, seq_len_k, heads_kv, d_head); the rows of v
-    and o have d_v elements.
+    """The shapes and dtype of a call: q is (batch, seq_len_q, heads, d_head), k is (batch,
+    seq_len_k, heads_kv, d_head); the rows of v and o have d_v elements.
 
-    A size other than d_head and d_v may be 0: there is nothing to compute then, which is no error.
+    A size other than d_head and d_v may be 0: nothing is computed then, without an error.
 
     Attributes:
-        heads: A multiple of ``heads_kv``: neighbouring heads of q share one of k and v.
+        heads: A multiple of ``heads_kv``: neighbouring heads of q share a head of k and v.
         d_v: 0 becomes d_head.
 
     Raises:
-        TypeError: A field has the wrong type; names it.
-        ValueError: A field has a value that no call can have; names it.
+        TypeError: A field has the wrong type; the message names it.
+        ValueError: A field has a value that no call can have; the message names it.
     """
 
     dtype: DType
@@ -115,17 +115,18 @@ class Problem:
 
     @classmethod
     def square(cls, dtype: DType, d_head: int, batch: int, heads: int, seq_len: int) -> Problem:
-        """With k shaped as q."""
+        """Returns the problem with k shaped as q."""
         return cls(dtype, d_head, batch, heads, heads, seq_len, seq_len)
 
     @classmethod
     def of_shapes(
         cls, dtype: DType, q: Sequence[int], k: Sequence[int], d_v: int | None = None
     ) -> Problem:
-        """That of tensors with these shapes; v has k's but for rows of ``d_v`` elements.
+        """Returns the problem of these shapes; v has k's shape with rows of ``d_v`` elements.
 
         Raises:
-            ValueError: A shape has not 4 dimensions, or they do not fit each other; names it.
+            ValueError: A shape does not have 4 dimensions, or the shapes do not fit each other; the
+                message names it.
         """
         for name, shape in (("q", q), ("k", k)):
             if len(shape) != _SIZES:
@@ -147,8 +148,8 @@ class Problem:
 
     @property
     def representative(self) -> Problem:
-        """The problem that stands for this one when a kernel is chosen: its batch size and lengths
-        are those of their size classes."""
+        """The problem that stands for this one in the choice of a kernel: batch size and lengths
+        are rounded up to their size classes."""
         return replace(
             self,
             batch=size_class(self.batch),
@@ -158,7 +159,8 @@ class Problem:
 
     @property
     def sizes(self) -> str:
-        """batch x heads x length, `4 x 16 x 4096`; `4 x 16/2 x 1/4096` where k has others."""
+        """The text batch x heads x length, `4 x 16 x 4096`, or `4 x 16/2 x 1/4096` if k's sizes
+        differ."""
         heads, lengths = (
             f"{of_q}" if of_q == of_k else f"{of_q}/{of_k}"
             for of_q, of_k in (
@@ -183,26 +185,26 @@ class Problem:
 
     @property
     def n_scores(self) -> int:
-        """Elements of q k^T, of all heads, whatever a mask leaves of them."""
+        """The number of elements of q k^T over all heads, before any mask."""
         return self.batch * self.heads * self.seq_len_q * self.seq_len_k
 
     @property
     def bytes(self) -> int:
-        """Of q, k, v and o, each once."""
+        """The bytes of q, k, v and o, each counted once."""
         rows = self.seq_len_q * self.heads + self.seq_len_k * self.heads_kv
         return self.batch * rows * (self.d_head + self.d_v) * ELEMENT_BYTES
 
     @property
     def d_widest(self) -> int:
-        """The longer rows' elements: what a kernel has to have room for."""
+        """The elements of the longer rows, for which a kernel needs room."""
         return max(self.d_head, self.d_v)
 
     @property
     def n_rows(self) -> int:
-        """Rows of o, of all heads: the work that a grid has to share out."""
+        """The rows of o over all heads: the work that a grid shares out."""
         return self.batch * self.heads * self.seq_len_q
 
     def bucket(self, num_sms: int) -> Bucket:
-        """Returns what shares an entry of a tuned table with this one, on a GPU of so many."""
+        """Returns the bucket of this problem on a GPU with this number of SMs."""
         fill = self.n_rows / num_sms
         return Bucket(_bucket_of(self.seq_len_k, LENGTH_BUCKETS), _bucket_of(fill, FILL_BUCKETS))

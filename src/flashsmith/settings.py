@@ -1,7 +1,7 @@
 """Every environment variable that flashsmith reads, in one place.
 
-A setting is read when it is asked for, `settings.JOBS.get()`, never at import. `settings.ALL` lists
-them for the documentation and for `flashsmith doctor`.
+A setting is read at each `settings.JOBS.get()`, never at import. `settings.ALL` lists them for the
+documentation and for `flashsmith doctor`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _FALSE = ("0", "false", "off", "no")
 
 
 class FamilySets(NamedTuple):
-    """The keys of a kernel family's sets: one idea a step, what the tuner tries, and both."""
+    """The keys of a kernel family's sets: the progression (one idea a step), the tuning space, and
+    both."""
 
     progression: str
     tuning: str
@@ -31,11 +32,11 @@ class FamilySets(NamedTuple):
 
 SM80_SETS = FamilySets("prog", "tune", "all")
 SM90_SETS = FamilySets("sm90-prog", "sm90-tune", "sm90")
-# Of every family, what its heuristic chooses; "fp8": for a forward of 8 bits.
+# The heuristics' choices of every family; "fp8" is the set of FP8 forward kernels.
 BACKWARD_SET, DECODE_SET, FP8_SET = "backward", "decode", "fp8"
 DEFAULT_SET = SM80_SETS.both
-ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each of them
-# The keys that get_kernel_configs() takes; every other place that lists them reads this.
+ALL_BLOCK_SIZES = SM80_SETS.progression + "all"  # the progression at each block size
+# The keys that get_kernel_configs() takes; every other list of them is derived from this one.
 KERNEL_SETS = (
     *(SM80_SETS.progression, ALL_BLOCK_SIZES, SM80_SETS.both, SM80_SETS.tuning, "B_r,B_c"),
     *SM90_SETS,
@@ -46,8 +47,8 @@ KERNEL_SETS = (
 
 
 def _parse_kernels(text: str) -> str:
-    """Returns whether the blocks of a pair are in the tuning space is for get_kernel_configs()
-    to say."""
+    """Checks the form of a key alone: get_kernel_configs() checks whether a pair of block sizes is
+    in the tuning space."""
     key = text.strip().lower()
     is_set = key.startswith(SM80_SETS.progression) or key in KERNEL_SETS
     if is_set or re.fullmatch(r"\d+\s*,\s*\d+", key):
@@ -83,7 +84,7 @@ def _parse_path(text: str) -> Path:
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable: name, type and default in words, meaning, and how to read it."""
+    """One environment variable: name, type and default in words, meaning, and parser."""
 
     name: str
     kind: str
@@ -92,10 +93,10 @@ class Setting(Generic[T]):
     parse: Callable[[str], T]
 
     def get(self) -> T | None:
-        """The value in the environment, or None when the variable is unset or empty.
+        """Returns the value in the environment, or None if the variable is unset or empty.
 
         Raises:
-            ValueError: the value is none that this setting can have.
+            ValueError: the setting cannot have this value.
         """
         text = os.environ.get(self.name, "").strip()
         if not text:
@@ -253,23 +254,23 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept.
+    """Returns the folder of compiled kernels.
 
     Raises:
-        CacheError: Nothing says where: the user has no home directory, or it is not known.
+        CacheError: No setting names a folder, and the user has no known home directory.
     """
     if chosen := CACHE_DIR.get():
         return chosen.absolute()
-    import platformdirs  # a bare import of flashsmith does without
+    import platformdirs  # imported here, because a bare import of flashsmith must not need it
 
     return _of_user(platformdirs.user_cache_path, CACHE_DIR, CacheError)
 
 
 def tables_folder() -> Path:
-    """Where the user's tuned tables are kept.
+    """Returns the folder of the user's tuned tables.
 
     Raises:
-        TuningError: As ``cache_folder``.
+        TuningError: No setting names a folder, and the user has no known home directory.
     """
     if chosen := TUNED.get():
         return chosen

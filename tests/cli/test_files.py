@@ -99,7 +99,7 @@ def test_tuning_anew_discards_no_file_of_another_kind(tmp_path: Path) -> None:
     for path in (table, tmp_path / "new.csv"):
         refuse_to_discard_others(path, title_of(FORWARD))
     for path in (other, text):
-        with pytest.raises(ValueError, match=f"and {path} is none"):
+        with pytest.raises(ValueError, match=f"and {path} is not one"):
             refuse_to_discard_others(path, title_of(FORWARD))
 
 

@@ -252,7 +252,7 @@ def replace_lengths(asked: Quantised, lengths: tuple[int, ...]) -> Quantised:
         (
             lambda a: {"cfg": replace(SMALL, per_token_scale=False)},
             ValueError,
-            "k_scale has shape .* a scale for each row, but the configuration is not for them",
+            "k_scale has shape .* a scale for each row, but the configuration has no such scales",
         ),
         (
             lambda a: {"k_cache": a.exact.k.bfloat16(), "v_cache": a.exact.v.bfloat16()},

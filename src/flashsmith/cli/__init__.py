@@ -15,14 +15,14 @@ from flashsmith.version import __version__
 
 _FAILED = 1
 _WRONG_USAGE = 2
-_INTERRUPTED = 130  # 128 + SIGINT, as shells do
+_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 class _Group(TyperGroup):
-    """Turns exceptions of the commands into one message on stderr and an exit code."""
+    """Turns a command's exception into one message on stderr and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # --debug may stand behind the command, too.
+        # --debug may follow the command, too.
         if "--debug" in args:
             args = ["--debug", *(word for word in args if word != "--debug")]
         return super().parse_args(ctx, args)
@@ -58,7 +58,7 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 
 def unwrapped(text: str | None) -> str:
-    """A docstring whose paragraphs are one line each, for a help text that is wrapped anew."""
+    """Returns a docstring with each paragraph on one line, because a help text is wrapped again."""
     paragraphs = inspect.cleandoc(text or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -106,7 +106,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    pass  # both act elsewhere: the callback above, and _Group
+    pass  # the callback above and _Group handle both
 
 
 def main() -> None:

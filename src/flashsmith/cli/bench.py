@@ -101,12 +101,12 @@ def bench(
 ) -> None:
     """Time kernels and peers side by side over a grid of shapes; write CSV, Markdown and plots.
 
-    Each candidate is checked against a reference first; what is right is timed by events, and
-    compared with the best peer of the same run, and with the GPU's own matrix product and copy,
-    measured in the same run. The regimes' results are in files of their own.
+    Each candidate is checked against a reference first. Correct ones are timed by events, and
+    compared with the best peer and with the GPU's matrix product and copy, all measured in the same
+    run. Each regime has separate result files.
 
-    An interrupted benchmark goes on where it was, by the same command. Exit code 1 if a kernel
-    failed or was wrong; the others are measured all the same.
+    The same command continues an interrupted benchmark. Exit code 1 if a kernel failed or was
+    wrong; the others are measured anyway.
     """
     shapes: dict[str, Any] = {
         "d_heads": d_heads,
@@ -159,8 +159,8 @@ def _run(asked: Benchmark, out: Path, force: bool) -> Measured:
 
 
 def _start_again() -> NoReturn:
-    """Returns the same command in a new process, for a GPU that answers; it goes on in the
+    """Replaces this process by the same command, which gets a working GPU and continues in the
     folder."""
-    # --force has done its work; a second time it would forget the rows.
+    # --force has done its work; a second time it would drop the rows.
     arguments = [word for word in sys.orig_argv[1:] if word != "--force"]
     os.execv(sys.executable, [sys.executable, *arguments])

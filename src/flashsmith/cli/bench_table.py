@@ -35,7 +35,7 @@ def _print(rows: Sequence[Row]) -> None:
 
 
 def _print_times(rows: Sequence[TimeRow]) -> None:
-    """Of one regime."""
+    """Prints the times of one regime."""
     table: list[dict[str, Any]] = []
     for panel, by_length in panels(rows).items():
         for seq_len, found in sorted(by_length.items()):

@@ -114,7 +114,7 @@ def build(
             library = build_library(wanted, chosen, jobs=jobs, progress=progress, force=force)
         libraries.append(library.path)
         not_linted.update(library.not_linted)
-        # A cached library may have more than was asked for.
+        # A cached library may hold more kernels than the request.
         names = {instance.name for instance in wanted}
         rows += [row for row in built_rows(library) if row["kernel"] in names]
     if editor_folder is not None:
@@ -138,7 +138,7 @@ def build(
 
 
 def write_compile_commands(folder: Path, built: Mapping[Target, Iterable[KernelId]]) -> None:
-    """Writes into ``folder`` how the files of these libraries were compiled."""
+    """Writes the commands that compiled the files of these libraries into ``folder``."""
     entries = [
         entry for target, wanted in built.items() for entry in compile_commands(wanted, target)
     ]

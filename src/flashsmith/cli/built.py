@@ -1,4 +1,4 @@
-"""Kernels of built libraries, as rows."""
+"""Kernels of built libraries, as rows of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashsmith.jit import KernelResources, Library
 
 
 def built_rows(library: Library) -> list[dict[str, Any]]:
-    """Returns one row for each kernel and architecture; the emulator has no ptxas figures: None."""
+    """Returns one row for each kernel and architecture; ptxas figures are None for the emulator."""
     return [
         {
             "kernel": kernel["name"],

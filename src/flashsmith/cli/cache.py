@@ -1,4 +1,4 @@
-"""`flashsmith cache`: where the compiled kernels are, and taking them away."""
+"""`flashsmith cache`: prints the folder of compiled kernels, and clears it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove all compiled kernels. Not while another process is building."""
+    """Remove all compiled kernels. Fails while another process is building."""
     cache = KernelCache()
     cache.check()
     entries = [
@@ -49,7 +49,7 @@ def clear(
             raise ValueError("clear asks first, and there is nobody to ask; pass --yes")
         typer.confirm(f"Remove {len(entries)} entries of {cache.root}?", abort=True)
     if entries:
-        cache.create()  # removing goes through its staging folder
+        cache.create()  # remove() renames into its staging folder
     for entry in entries:
         cache.remove(entry)
     with cache.disk_errors():
@@ -65,7 +65,7 @@ def folder_bytes(folder: Path) -> int:
     """Returns the bytes of all files under ``folder``; 0 if there is none."""
     total = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):  # a builder took it away meanwhile
+        with suppress(OSError):  # a builder removed it meanwhile
             status = path.lstat()
             total += status.st_size if S_ISREG(status.st_mode) else 0
     return total

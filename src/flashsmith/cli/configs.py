@@ -1,4 +1,4 @@
-"""`flashsmith configs`: what can be built, where, and what has been."""
+"""`flashsmith configs`: which configurations exist, where they are legal, and which are built."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def configs(
     if built and (all_blocks or legal is not None):
         raise ValueError("--built lists what was compiled; leave out --legal and --all-blocks")
     request = make_request(kernels=words, dtype=dtype, d_head=d_head)
-    if built:  # whatever KERNELS says
+    if built:  # regardless of KERNELS
         _list_built(replace(request, words=tuple(words or ()), variants=VARIANTS), as_json)
         return
     instances = request.instances(forward_only=all_blocks)

@@ -1,4 +1,4 @@
-"""`flashsmith doctor`: what this machine has, what it lacks, and what to do about it."""
+"""`flashsmith doctor`: reports what this machine has, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GPU_NEEDS = ("GPU", "nvcc", "torch's CUDA", *_EMULATOR_NEEDS)
 
 @dataclass(frozen=True)
 class Check:
-    """One piece of the machine."""
+    """The result of one check of the machine."""
 
     name: str
     ok: bool
@@ -43,7 +43,7 @@ class Check:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Show what was found on this machine, and what to do about what is missing.
+    """Show what this machine has, and what to do about what is missing.
 
     Exit code 1 if kernels cannot run here, not even on the emulator.
     """
@@ -73,7 +73,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _print(checks: list[Check], otherwise: str) -> None:
-    """``otherwise``: what to call a check that is not ok."""
+    """Prints the checks; ``otherwise`` is the status of one that failed."""
     rows = []
     for check in checks:
         status = Text("ok", "green") if check.ok else Text(otherwise, "red")
@@ -107,7 +107,7 @@ def _check_gpus() -> Iterator[Check]:
         yield Check("GPU", False, "none", "nothing, if the emulator is enough")
         return
     yield Check("driver", True, gpus[0].driver)
-    # The supported first: one is enough, and torch's default is a matter of its order.
+    # Supported GPUs come first: one is enough, and torch's default depends on its own order.
     for gpu in sorted(gpus, key=lambda gpu: not gpu.is_supported):
         yield _check_gpu(gpu)
 
@@ -146,7 +146,7 @@ def _check_cuobjdump() -> Check:
 
 def _check_torch() -> Iterator[Check]:
     try:
-        import torch  # here: it takes seconds, and may be missing or broken
+        import torch  # imported here, because torch takes seconds, and may be missing or broken
     except (ImportError, OSError) as error:
         yield Check("torch", False, f"cannot be imported: {error}", _INSTALL_TORCH)
         yield Check("torch's CUDA", False, "there is no torch")

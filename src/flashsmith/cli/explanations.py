@@ -1,4 +1,4 @@
-"""The words of `flashsmith tune --explain`, which loads no torch."""
+"""Prints `flashsmith tune --explain` without loading torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from flashsmith.cli.tables import note, print_json, print_list, print_table
 from flashsmith.lab.commands.explanation import Explanation
 
-_EXPLAINED_IN_FULL = 4  # shapes, at most; more are a table
+_EXPLAINED_IN_FULL = 4  # max shapes; more are a table
 _RATES = (
     "the tuner's, which pauses before each run so that power limits no candidate: higher than "
     "under steady load, and than what `flashsmith bench` measures beside peers"
@@ -23,7 +23,7 @@ def print_explained(explained: Sequence[Explanation], as_json: bool) -> None:
     elif len(explained) <= _EXPLAINED_IN_FULL:
         for i, item in enumerate(explained):
             if i > 0:
-                typer.echo()  # a blank line between them
+                typer.echo()  # a blank line between two shapes
             _print_one(item)
     else:
         _print_many(explained)

@@ -1,4 +1,4 @@
-"""The options that commands share, and what the user asks for by them."""
+"""The options that commands share, and the request that they describe."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ KernelsOption = Annotated[
     ),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option(help="fp16 or bf16. Narrows a set; a set without it is taken at it.")
+    str | None,
+    typer.Option(help="fp16 or bf16. Narrows a set; a set without this dtype is converted to it."),
 ]
 DHeadOption = Annotated[
     int | None,
     typer.Option(
-        help=f"One of {', '.join(map(str, D_HEADS))}. Narrows a set; a set without it is "
-        "taken at it."
+        help=f"One of {', '.join(map(str, D_HEADS))}. Narrows a set; a set without "
+        "this d_head is converted to it."
     ),
 ]
 MaskOption = Annotated[
@@ -51,9 +52,9 @@ HeadsOption = Annotated[int | None, typer.Option(min=1, help="In place of --hidd
 TokensOption = Annotated[
     int | None, typer.Option(min=1, help="batch = tokens / seq_len. Default: 16384; counts 256.")
 ]
-# The range of the generators that tensors and problems are drawn by, with room for neighbours.
+# The range fits the generators that draw tensors and problems from a seed and its neighbours.
 MAX_SEED = 1 << 62
-_LONGEST = 1 << 30  # of the sequences that kernels take
+_LONGEST = 1 << 30  # max length of a sequence in kernels
 HiddenOption = Annotated[
     int | None, typer.Option(min=1, help="heads = hidden / d_head. Default: 2048; counts 128.")
 ]
@@ -77,12 +78,12 @@ def make_request(
     device: str | None = None,
     grids: str | None = None,
 ) -> Request:
-    """Returns what is asked by options as written: of each pair, the second is a list by commas.
+    """Returns the request that options describe; a plural name is a list separated by commas.
 
-    Without --kernels the environment variable KERNELS says which.
+    Without --kernels, the environment variable KERNELS names the kernels.
 
     Raises:
-        ValueError: One has a value that it cannot have, or KERNELS is no set; names it.
+        ValueError: An option has an invalid value, or KERNELS is not a set; the message names it.
     """
     by_environment = settings.KERNELS.get()
     names = [mask] if masks is None else split_words(masks)
@@ -112,7 +113,7 @@ def _given(word: str | None, words: str | None) -> list[str]:
 
 
 def parse_peers(text: str) -> list[str] | None:
-    """Returns their names; None for those that are available."""
+    """Returns the names of the peers; None for all that are available."""
     names = split_words(text.lower())
     if names == ["available"]:
         return None
@@ -127,12 +128,13 @@ def check_d_head(d_head: int) -> int:
 
 
 def split_words(text: str) -> list[str]:
-    """Returns the words of an option that takes several, by commas."""
+    """Returns the words of an option that takes several, separated by commas."""
     return [word.strip() for word in text.split(",")]
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """As ``split_words``, whole numbers, each once. Raises ValueError that names ``option``."""
+    """Returns distinct whole numbers, separated by commas. Raises ValueError that names
+    ``option``."""
     words = split_words(text)
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise ValueError(f"{option} is {text!r}; expected whole numbers above 0, like 1024,2048")

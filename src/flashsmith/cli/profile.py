@@ -1,4 +1,4 @@
-"""`flashsmith profile`: what Nsight Compute measures of kernels, as one table."""
+"""`flashsmith profile`: kernels measured by Nsight Compute, as one table."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def profile(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Profile kernels with Nsight Compute (ncu), one row a kernel and shape, runs averaged.
+    """Profile kernels with Nsight Compute (ncu): one row a kernel and shape, averaged over runs.
 
     Time, cycles, registers, cache hits, bank conflicts, throughput of DRAM and L2, utilisation of
-    tensor cores and of the unit for ex2, what warps wait for, TFLOP/s, and percent of the
+    tensor cores and of the unit for ex2, stall reasons of warps, TFLOP/s, and percent of the
     baseline: FA2, or without it the first kernel.
 
-    Kernels: by default KERNELS, else all. Clocks are left as they are.
+    Kernels: by default KERNELS, else all. Clocks are not changed.
     """
     if as_csv and as_json:
         raise ValueError("--csv and --json are two formats for one output; choose one")
@@ -83,7 +83,7 @@ def profile(
         for found in profiles_of(Profiling(request, parse_peers(peers), repeats, out), ON_STDERR):
             profiles += found
     except (ProfilerError, KeyboardInterrupt):
-        if profiles:  # of the workloads before
+        if profiles:  # from the workloads before
             _report(profiles, as_csv, as_json)
         raise
     _report(profiles, as_csv, as_json)

@@ -1,4 +1,4 @@
-"""`flashsmith report`: where the time of kernels goes, as one HTML page."""
+"""`flashsmith report`: explains where kernels spend their time, as one HTML page."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def report(
     """Write a page that explains kernels: one file of HTML that needs no network.
 
     Configuration, shared memory, registers and occupancy, machine code, emulator counts and bank
-    conflicts, the least time that each unit needs, measured times beside peers, and what each
-    kernel changes against the one before it. Needs no GPU: kernels are compiled and emulated, times
-    are read. With --json the same facts are printed, and no page is written.
+    conflicts, the min time that each unit needs, measured times beside peers, and what each kernel
+    changes against the one before it. It needs no GPU: kernels are compiled and emulated, times are
+    read from files. --json prints the same facts, and writes no page.
 
-    What cannot be found out (no nvcc, no cuobjdump, no results) is named on the page.
+    The page names facts that are not available (no nvcc, no cuobjdump, no results).
     """
     request = make_request(kernels=kernels, mask=mask, dtype=dtype, d_head=d_head)
     chosen = request.instances(_DEFAULT_KERNELS, forward_only=False)
@@ -103,7 +103,7 @@ def report(
 
 
 def _is_report(path: Path) -> bool:
-    """Returns whether a file is a page that this command wrote, going by how it begins."""
+    """Returns whether a file begins like a page that this command writes."""
     with path.open("rb") as file:
         head = file.read(_PAGE_HEAD_BYTES)
     return head.startswith(b"<!doctype html>") and b"<title>flashsmith" in head

@@ -83,13 +83,13 @@ def run(
     """Run kernels, check each against a float64 reference, and time it (GPU) or count (emulator).
 
     Input: tensors q, k and v, (batch, seq_len, n_heads, d_head), from a file, or random ones. In a
-    file k and v may have other lengths than q, and fewer heads, which heads of q then share; rows
-    of v may have another length, all of them multiples of 8 up to 256. q and k, or all three, may
-    be of float8_e4m3fn, with scales in tensors q_scale, k_scale and v_scale. NaN and inf in tensors
-    are counted and said; o has to have them where the reference does.
+    file, the lengths of k and v may differ from q's, and k and v may have fewer heads, which heads
+    of q share. d_head and d_v may differ; each is a multiple of 8 up to 256. q and k, or all three,
+    may be float8_e4m3fn, with scales in tensors q_scale, k_scale and v_scale. NaN and inf in
+    tensors are counted and reported; o must have them where the reference does.
 
-    Kernels: by default KERNELS, else the progression (on compute capability 9.0 that of the sm90
-    family), with a file the one picked for its shape; with --out always that one.
+    Kernels: by default KERNELS, else the progression (on compute capability 9.0 the sm90 family's);
+    with a file the kernel chosen for its shape; with --out always that kernel.
 
     Exit code 1 if a result is wrong; then no output is written.
     """
@@ -105,7 +105,7 @@ def run(
         )
     if out is not None:
         check_output("--out", out, force=force, input_file=input)
-        if not kernels:  # KERNELS is a set, and o is the result of one kernel
+        if not kernels:  # KERNELS is a set, but o is the result of one kernel
             request = replace(request, words=())
     from flashsmith.lab.commands import run as lab  # it loads torch
     from flashsmith.lab.commands.run_call import Asked
@@ -119,7 +119,8 @@ def run(
 
 
 def _parse_window(text: str | None) -> tuple[int, int]:
-    """The sides of a window, (-1, -1) where there is none. Raises ValueError: they are none."""
+    """Returns the sides of a window, (-1, -1) for none. Raises ValueError: The text names no
+    window."""
     words = ["-1", "-1"] if text is None else split_words(text)
     try:
         left, right = (int(word) for word in words)
@@ -180,7 +181,8 @@ def _report(report: RunReport, files: Files, asked: Asked, as_json: bool) -> Non
 
 
 def _say_not_finite(counts: dict[str, dict[str, int]]) -> str:
-    """`q has 128 NaN, o has 128 NaN; errors are of what is finite in o, ...`."""
+    """Returns a line like `q has 128 NaN, o has 128 NaN; errors are of what is finite in o,
+    ...`."""
     words = {"nan": "NaN", "inf": "inf"}
     has = ", ".join(
         f"{name} has " + " and ".join(f"{n} {words[kind]}" for kind, n in found.items() if n)
@@ -200,7 +202,7 @@ def _print_results(results: list[Result], on_gpu: bool) -> None:
         }
         for result in results
     ]
-    # Of the whole launch; a GPU counts nothing.
+    # The counts cover the whole launch; on a GPU there are none.
     from flashsmith.runtime.counters import explain_headings, table_of  # runtime loads torch
 
     headings, counts = table_of([result.counts for result in results])

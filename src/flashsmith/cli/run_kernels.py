@@ -1,4 +1,4 @@
-"""What tools/benchmark/run_kernels.py does: run chosen kernels, and say how far off each is."""
+"""The command tools/benchmark/run_kernels.py: runs chosen kernels and prints each one's error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _KERNELS_OPTIONS = ("--kernels", "-kernels")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code: 1 for a wrong result, 2 for what cannot be run."""
+    """Runs the command and returns the exit code: 1 for a wrong result, 2 for what cannot be
+    run."""
     args = _parser().parse_args(_one_by_one(sys.argv[1:] if arguments is None else arguments))
     try:
         return _run(args)
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one_by_one(arguments: Sequence[str]) -> list[str]:
-    """`--kernels A B 256 128` -> `--kernels=A --kernels=B 256 128`: no kernel is called 256."""
+    """Turns `--kernels A B 256 128` into `--kernels=A --kernels=B 256 128`: 256 is no kernel's
+    name."""
     words: list[str] = []
     in_kernels = False
     for word in arguments:

@@ -1,4 +1,4 @@
-"""`flashsmith soak`: kernels on many problems, to find one that gives a wrong answer."""
+"""`flashsmith soak`: runs kernels on many problems to find one that gives a wrong result."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def soak(
 ) -> None:
     """Run kernels on problems that stress the boundaries between tiles, and on random ones.
 
-    o and the log-sum-exp are compared with float64, NaN and infinities included; reruns have to be
-    bitwise equal, on a GPU also beside other work; nothing around the outputs may be written.
+    o and the log-sum-exp are compared with float64, NaN and infinities included; reruns must be
+    bitwise equal, on a GPU also beside other work; memory around the outputs must not be written.
 
-    A failure is printed with the command that runs it again. Ctrl-C ends with a summary.
+    A failure is printed with the command that repeats it. Ctrl-C ends with a summary.
 
     Exit code 1 if a kernel was wrong.
     """

@@ -1,4 +1,4 @@
-"""What all commands print with: tables and JSON on stdout, progress and remarks on stderr."""
+"""Output of all commands: tables and JSON on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _WIDTH_OF_A_PIPE = 10_000  # nothing is folded or cut
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Prints a remark for people on stderr."""
     typer.echo(text, err=True)
 
 
 def print_json(document: Any) -> None:
-    """One document on stdout. Numbers that JSON lacks (nan, inf) become null."""
+    """Prints one document on stdout. Numbers that JSON lacks (nan, inf) become null."""
     typer.echo(json.dumps(_finite(document), indent=1, allow_nan=False, default=str))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Into a pipe as Markdown, every cell whole; on a terminal that is too narrow as paragraphs.
+    """Prints a table: Markdown with whole cells into a pipe, paragraphs on a narrow terminal.
 
-    A number column is flush right. Cells are strings, numbers, rich Text, or None for "-".
+    A number column is right-aligned. Cells are strings, numbers, rich Text, or None for "-".
     """
     console = _console()
     style = box.SIMPLE_HEAD if console.is_terminal else box.MARKDOWN
@@ -59,7 +59,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def print_list(rows: Sequence[Sequence[object]]) -> None:
-    """Rows in columns, without a frame; a cell may have several lines."""
+    """Prints rows in columns, without a frame; a cell may have several lines."""
     grid = Table.grid(padding=(0, 2))
     for _ in rows[0]:
         grid.add_column(overflow="fold")
@@ -79,7 +79,7 @@ def _print(console: Console, table: Table) -> None:
         return
     with console.capture() as printed:
         console.print(table)
-    # rich pads lines, and draws an empty one where Markdown has no frame.
+    # rich pads lines, and draws an empty line where Markdown has no frame.
     typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines() if line.strip()))
 
 
@@ -87,7 +87,7 @@ ON_STDERR = Reporter(note, show_progress)
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """The seconds since it was made."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

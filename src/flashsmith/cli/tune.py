@@ -1,4 +1,4 @@
-"""`flashsmith tune`: which kernel is best for a shape on this GPU, and why."""
+"""`flashsmith tune`: finds the best kernel for each shape on this GPU, and explains choices."""
 
 from __future__ import annotations
 
@@ -103,20 +103,19 @@ def tune(
 ) -> None:
     """Find the fastest kernel for each shape on this GPU, and keep it in a table.
 
-    Candidates are built together, each is checked against a reference, and what is right is timed
-    in three rounds: all of them a few times, the fastest third more often, and of those again the
-    fastest third. What is left is soaked (`flashsmith soak`): only kernels that are right wherever
-    their tiles meet enter the table. Of each d_head and mask at most eight kernels are chosen for
-    use, so that few have to be built. `attention` then takes the fastest of these for all problems
-    of a bucket: lengths of k up to 512, 1024, and so on to 16384 and beyond, with so many rows for
-    each SM.
+    Candidates are built together and checked against a reference. Correct ones are timed in three
+    rounds: all of them a few times, the fastest third more often, then the fastest third of these.
+    The rest is soaked (`flashsmith soak`): only kernels that are right at all tile boundaries enter
+    the table. For each d_head and mask at most eight kernels are chosen, so that few have to be
+    built. `attention` then takes the fastest of these for all problems of a bucket: a range of
+    lengths of k (up to 512, 1024, and so on to 16384 and beyond) and a range of rows an SM.
 
-    Each operation has a table of its own. Of the backward each shape is tuned with and without the
-    same bits at every run; of decode the fastest is found over all lengths for each kind of cache
-    and number of rows, and for few and many work tiles.
+    Each operation has a separate table. Each shape of the backward is tuned with and without
+    deterministic gradients; for decode the fastest kernel over all lengths is found for each kind
+    of cache and number of rows, and for few and many work tiles.
 
-    An interrupted run goes on where it was, by the same command. A table of another GPU or driver,
-    or of other kernel sources, is refused.
+    The same command continues an interrupted run. A table of another GPU or driver, or of other
+    kernel sources, is refused.
     """
     request = make_request(
         kernels=kernels,

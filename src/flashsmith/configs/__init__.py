@@ -1,6 +1,6 @@
-"""What can be built: configurations, their names, their legality and the declared sets of them.
+"""The kernels that can be built: configurations, their names, legality and declared sets.
 
-Standard library only.
+This package needs the standard library only.
 """
 
 from flashsmith.configs.base import (

@@ -1,4 +1,4 @@
-"""How a family of the backward is made."""
+"""Makes a family of backward kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flashsmith.problem import Problem
 
 B = TypeVar("B", bound=BackwardKernelConfig)
 
-_LENGTHS = (256, 8192)  # that stand for all others where a configuration suits itself to them
+_LENGTHS = (256, 8192)  # stand for all others if a configuration depends on the length
 
 
 def backward_family(
@@ -28,13 +28,14 @@ def backward_family(
     d_heads: tuple[int, ...] = D_HEADS,
     minimum: Capability = (8, 0),
 ) -> Family[BackwardWorkload, B]:
-    """Returns a family with one configuration for each d_head, which suits itself to a workload's
-    mask and lengths.
+    """Returns a family with one configuration for each d_head, which adapts to a workload's mask
+    and lengths.
 
     Args:
-        by_d_head: Raises ValueError that names what the family does not take.
-        tuning_space: Of a dtype and d_head, all that the tuner tries.
-        Others: as of ``Family``.
+        by_d_head: The configuration of a dtype and d_head. Raises ValueError that names what the
+            family does not support.
+        tuning_space: The configurations that the tuner tries for a dtype and d_head.
+        Others: See ``Family``.
     """
 
     def fitted(config: B, workload: BackwardWorkload) -> B:

@@ -1,4 +1,4 @@
-"""What the configuration classes of all operations and families share."""
+"""Base classes of the configurations of all operations and families."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 Capability = tuple[int, int]  # a GPU's compute capability
 
-# The configuration class of every operation and family, from the plainest: each joins when it is
+# The configuration class of every operation and family, plainest first. Each class joins when it is
 # defined, and flashsmith.configs.registry defines them in its order.
 CONFIG_CLASSES: list[type[KernelConfig]] = []
 
 
 class KernelConfig(ABC):
-    """How a kernel works: one point of a family's configuration space.
+    """A kernel's configuration: one point of a family's configuration space.
 
-    A family's class is a frozen, ordered dataclass with the same fields in the same order as the
-    C++ struct of its name. The class variables say how the family is called elsewhere.
+    A family's class is a frozen, ordered dataclass; the C++ struct of the same name has the same
+    fields in the same order. The class variables are the family's names elsewhere.
     """
 
     def __init_subclass__(cls) -> None:
@@ -44,26 +44,25 @@ class KernelConfig(ABC):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     operation: ClassVar[str]  # "forward", "backward" or "decode"
-    family: ClassVar[str]  # "sm80": its name, and that of the folder and namespace of its kernels
-    scheme: ClassVar[str] = ""  # where the family does the operation in another way, too: "split"
-    minimum_gpu: ClassVar[str]  # the plainest architecture that some of it run on
-    exact_arch: ClassVar[bool]  # whether that is the only one
-    # Whether rows are read through tensor maps. These know no expanded dimensions, and of sequences
-    # with lengths of their own only entries that lie a whole number of rows apart.
+    family: ClassVar[str]  # "sm80": the family, and the folder and namespace of its kernels
+    scheme: ClassVar[str] = ""  # one of several ways to do the operation: "split"
+    minimum_gpu: ClassVar[str]  # the plainest architecture that some kernels run on
+    exact_arch: ClassVar[bool]  # whether it is the only one
+    # Whether rows are read through tensor maps, which support no expanded dimensions, and in varlen
+    # batches only entries a whole number of rows apart.
     reads_by_maps: ClassVar[bool] = False
     needs_slopes: ClassVar[bool] = False  # whether kernels need derivatives of score functions
-    # C++ templates and types. Of a set of kernels: the function that has the pointers, and the
-    # struct of them.
+    # C++ templates and types. For a set of kernels, the function returns a struct of pointers.
     is_set_of_kernels: ClassVar[bool] = False
     kernel_function: ClassVar[str]
     static_configuration: ClassVar[str]
     kernel_arguments: ClassVar[str]
-    kernel_header: ClassVar[str]  # that has them, and the C++ struct of the configuration
+    kernel_header: ClassVar[str]  # declares these names and the C++ struct of the configuration
     kernel_pointer: ClassVar[str]  # C++ type
-    markers: ClassVar[frozenset[str]]  # features that together only its short forms have
+    markers: ClassVar[frozenset[str]]  # features that together only this class's short forms have
     tuple_fields: ClassVar[tuple[str, ...]]  # of the short form
     feature_table: ClassVar[tuple[Feature, ...]]
-    may_be_zero: ClassVar[frozenset[str]]  # fields for which 0 means something
+    may_be_zero: ClassVar[frozenset[str]]  # fields for which 0 has a meaning
 
     dtype: DType
     d_head: int
@@ -72,7 +71,7 @@ class KernelConfig(ABC):
 
     @abstractmethod
     def problems(self, gpu: str) -> list[str]:
-        """The reasons, one sentence each, why this cannot be built or run on `gpu`; none if it can.
+        """Returns why this cannot be built or run on `gpu`, a sentence for each reason.
 
         Raises:
             ValueError: `gpu` is not a known architecture.
@@ -80,13 +79,12 @@ class KernelConfig(ABC):
 
     @classmethod
     def kernels_name(cls) -> str:
-        """Returns what its kernels are called beside the family: their operation, after a
-        scheme's name."""
+        """Returns the name of its kernels within the family: a scheme's name, and the operation."""
         return f"{cls.scheme}_{cls.operation}".lstrip("_")
 
     @classmethod
     def qualified_family(cls) -> str:
-        """Returns what tells its kernels from all others: `sm90_backward`."""
+        """Returns the name that identifies its kernels among all: `sm90_backward`."""
         return f"{cls.family}_{cls.kernels_name()}"
 
     @classmethod
@@ -96,12 +94,12 @@ class KernelConfig(ABC):
         return capability == own if cls.exact_arch else capability >= own
 
     def is_buildable(self, gpu: str | None = None) -> bool:
-        """Returns whether it can be built for `gpu`; None: for the plainest that it runs on."""
+        """Returns whether it can be built for `gpu`; None: for the plainest GPU that it runs on."""
         return not self.problems(gpu or self.plainest_gpu)
 
     @property
     def newer_gpus(self) -> tuple[str, ...]:
-        """From which architectures on its kernels have instructions of those, oldest first."""
+        """The newer architectures whose additional instructions its kernels use, oldest first."""
         return ()
 
     @property
@@ -112,52 +110,52 @@ class KernelConfig(ABC):
     @property
     @abstractmethod
     def threads_per_block(self) -> int:
-        """Threads of a block, those that only load included."""
+        """The threads of a block, including those that only load."""
 
     @property
     def loading_warps(self) -> int:
-        """Warps of a block that load for the others: a warpgroup, where tensor maps say what."""
+        """The warps of a block that only load: a warpgroup if tensor maps are used."""
         return WARPGROUP_SIZE // WARP_SIZE if self.reads_by_maps else 0
 
     @property
     def compute_warps(self) -> int:
-        """The others of a block."""
+        """The warps of a block that compute."""
         return self.threads_per_block // WARP_SIZE - self.loading_warps
 
     @property
     @abstractmethod
     def shared_memory_parts(self) -> dict[str, int]:
-        """The bytes of a block's dynamic shared memory, by what is there, in their order."""
+        """The bytes of a block's dynamic shared memory by content, in memory order."""
 
     @property
     def shared_memory_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """The bytes of a block's dynamic shared memory."""
         return sum(self.shared_memory_parts.values())
 
     @property
     @abstractmethod
     def held_registers(self) -> dict[str, int]:
-        """Registers of a thread that computes, by what the fullest kernel holds in them."""
+        """The registers of a computing thread by content, for the largest kernel."""
 
     @property
     def moved_registers(self) -> tuple[int, int] | None:
-        """Of a thread that loads, and of one that computes, once the launch's were moved from one
-        to the other; None: they stay as they are."""
+        """Registers of a loading and of a computing thread after setmaxnreg moved some between
+        them; None: none are moved."""
         return None
 
     @property
     def row_multiple(self) -> int:
-        """Of what d_head and d_v of a call are multiples: the elements of 16 bytes."""
+        """The number that d_head and d_v of a call are multiples of: the elements of 16 bytes."""
         return 8
 
     @property
     def fp8_tensors(self) -> frozenset[str]:
-        """Which of q, k and v have 8 bits, e4m3."""
+        """The FP8 tensors among q, k and v, e4m3."""
         return frozenset()
 
     @property
     def has_polynomials(self) -> bool:
-        """Whether some exponentials are polynomials, which are less exact and have no NaN."""
+        """Whether some exponentials are polynomials, which are less exact and do not keep NaN."""
         return False
 
     @property
@@ -166,32 +164,33 @@ class KernelConfig(ABC):
         return True
 
     def serves(self, problem: Problem) -> bool:
-        """Returns whether a kernel is for a problem: of its element type, and of the d_head that
-        its rows take."""
+        """Returns whether the kernel is for a problem's element type, and for the d_head that its
+        rows take."""
         try:
             return self.dtype == problem.dtype and self.d_head == padded_d_head(problem)
         except ValueError:
             return False
 
     def has_room_for(self, problem: Problem) -> bool:
-        """Returns whether a kernel of a fitting variant computes a problem, if it is named: rows
-        may be shorter than its d_head."""
+        """Returns whether a kernel of a suitable variant can compute a problem if the caller names
+        it: rows may be shorter than its d_head."""
         return self.dtype == problem.dtype and self.d_head >= problem.d_widest
 
     def with_room_for(self, variant: Variant) -> Self:
-        """Tiles much like these that leave registers for what a variant does to every score."""
+        """Returns similar tiles that leave registers for the variant's work on every score."""
         return self
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Returns whether there are kernels for what a variant computes."""
+        """Returns whether there are kernels for a variant."""
         return variant == self.served_of(variant)
 
     def served_of(self, variant: Variant) -> Variant:
-        """Returns what of a variant kernels may be for, whatever the others say."""
+        """Returns the part of a variant that single features of it allow, whatever the others
+        are."""
         return replace(variant, paged=False)
 
     def why_not(self, workload: AnyWorkload) -> str:
-        """Why kernels of this do not compute a workload; "" if they do."""
+        """Returns why its kernels do not compute a workload; "" if they do."""
         if (self.dtype, self.d_head) != (workload.dtype, workload.d_head):
             return f"it is for {self.dtype} and d_head {self.d_head}"
         if not self.serves_variant(workload.variant):
@@ -206,7 +205,7 @@ class KernelConfig(ABC):
         for field in fields(self):
             value = getattr(self, field.name)
             kind = type(value).__name__
-            # isinstance would take True for an int, and True is no tile size.
+            # isinstance would accept True as an int, but True is no tile size.
             if kind != field.type:
                 raise TypeError(
                     f"{field.name}: expected {field.type}, got {value!r} of type {kind}"
@@ -219,11 +218,12 @@ class KernelConfig(ABC):
         return self.short_form()
 
     def short_form(self, include_d_head: bool = True, include_tup: bool = True) -> str:
-        """`(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax`.
+        """Returns `(FP16, 128, 64, 64, 4):
+        async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax`.
 
-        The tuple is (dtype, d_head, B_r, B_c, n_warps), of the sm90 family with n_warpgroups. Only
-        the whole form says everything: the parser wants the d_head beside a form without it, and
-        reads none without the tuple.
+        The tuple is (dtype, d_head, B_r, B_c, n_warps), for the sm90 family with n_warpgroups. Only
+        the whole form is complete: the parser needs the d_head beside a form without it, and cannot
+        read a form without the tuple.
         """
         text = write_features(self, self.feature_table)
         if not include_tup:
@@ -239,7 +239,7 @@ class KernelConfig(ABC):
     def kernel_name(self, with_types: bool = False, variant: Variant = FULL) -> str:
         """Returns the name of the kernel for `variant` as c++filt demangles it.
 
-        With types: as profilers print it, `(int)128, (bool)1`.
+        With types, values are as profilers print them, `(int)128, (bool)1`.
         """
         values = ", ".join(
             self._cpp_values(f"(flashsmith::ScalarType){self.dtype.value}", with_types)
@@ -263,40 +263,39 @@ class KernelConfig(ABC):
 
 
 class ForwardKernelConfig(KernelConfig):
-    """That of a forward kernel."""
+    """A forward kernel's configuration."""
 
     operation: ClassVar[str] = "forward"
 
-    # The share of the tensor cores' rate that the family's kernels reach, in units of the sm90
-    # forward's on an H200. A family that was not measured is taken to reach as much.
+    # The tensor cores' rate that the family's kernels reach, relative to the sm90 forward on an
+    # H200. A family that was not measured is assumed to reach 1.
     tensor_core_rate: ClassVar[float] = 1.0
 
     @classmethod
     def qualified_family(cls) -> str:
-        """Returns the family's own name: the forward's kernels were the first."""
+        """Returns the family's name alone, because the forward's kernels were the first."""
         return cls.family
 
     @property
     @abstractmethod
     def compute_warpgroups(self) -> int:
-        """Groups of four warps, one on each of an SM's four tensor cores, that compute
-        in a block."""
+        """The groups of four warps, one on each of an SM's four tensor cores, that compute in a
+        block."""
 
     @property
     @abstractmethod
     def resident_blocks_by_registers(self) -> int:
-        """About how many blocks the registers of an SM are enough for."""
+        """About how many blocks an SM's registers allow at a time."""
 
     @property
     def cost_of_a_row(self) -> float:
-        """The time of a row of Q, that of the family's best tiles being 1, where the GPU is
-        full."""
+        """The time of a row of Q on a full GPU, relative to the family's best tiles."""
         return 1.0
 
     def attn_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
-        """Operations of the two matrix products of full attention, 4 * b * h * s^2 * d.
+        """Returns the operations of full attention's two matrix products, 4 * b * h * s^2 * d.
 
-        What published TFLOP/s of attention are based on.
+        Published TFLOP/s of attention are based on this number.
         """
         for name, value in {"n_samples": n_samples, "n_heads": n_heads, "seq_len": seq_len}.items():
             if value < 1:
@@ -304,11 +303,12 @@ class ForwardKernelConfig(KernelConfig):
         return FULL.flop(Problem.square(self.dtype, self.d_head, n_samples, n_heads, seq_len))
 
     def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
-        """`attn_flop` plus what the online softmax takes, an exponential counted as one operation.
+        """Returns `attn_flop` plus the operations of the online softmax; an exponential counts as
+        one.
 
-        Each score: scale, maximum, subtraction, exponential, sum (5). Each row at each K/V block:
-        difference of maxima, exponential, rescaling of l and of O's row (3 + d). Each row at the
-        end: division of O's row (d).
+        The counts are 5 a score (scale, max, subtraction, exponential, sum), 3 + d a row and K/V
+        block (difference of maxima, exponential, rescaling of l and of O's row), and d a row at the
+        end (division of O's row).
         """
         matmuls = self.attn_flop(n_samples, n_heads, seq_len)
         n_KV_blocks = -(-seq_len // self.B_c)
@@ -317,7 +317,7 @@ class ForwardKernelConfig(KernelConfig):
 
 
 class BackwardKernelConfig(KernelConfig):
-    """That of a backward, all kernels of one call."""
+    """A backward's configuration, for all kernels of one call."""
 
     operation: ClassVar[str] = "backward"
     needs_slopes: ClassVar[bool] = True
@@ -330,34 +330,35 @@ class BackwardKernelConfig(KernelConfig):
         return super().why_not(workload)
 
     def suited_to(self, workload: Workload) -> Self:
-        """Returns the same tiles with what is faster for a workload's mask and lengths."""
+        """Returns the same tiles with the options that are faster for a workload's mask and
+        lengths."""
         return self
 
     def made_deterministic(self) -> Self:
-        """The same tiles with results that have the same bits at every run, where there is such a
+        """Returns the same tiles with bitwise reproducible results, if there is such a
         configuration."""
         return self
 
 
 class DecodeKernelConfig(KernelConfig):
-    """That of decode: few queries a request, over the keys of a cache."""
+    """Decode's configuration, for few queries a request over the keys of a KV cache."""
 
     operation: ClassVar[str] = "decode"
 
-    page_multiple: ClassVar[int] = 1  # of what the rows of pages are a multiple
+    page_multiple: ClassVar[int] = 1  # the rows of a page are a multiple of this
     tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
-    # Splits that one block combines, after which more of them take no longer, because several
-    # blocks share the work.
+    # The max number of splits that one block combines; beyond it several blocks share the work, so
+    # more splits take no longer.
     max_combined_splits: ClassVar[int] = 1024
 
     @property
     def fp8_cache(self) -> bool:
-        """Whether keys and values have 8 bits."""
+        """Whether keys and values are FP8."""
         return False
 
     @property
     def per_token_scale(self) -> bool:
-        """Whether each row of them may have a scale of its own."""
+        """Whether each row of keys and values may have a scale (per-token scales)."""
         return False
 
     @property
@@ -380,9 +381,10 @@ class DecodeKernelConfig(KernelConfig):
         return super().has_room_for(problem) and not any(d % self.row_multiple for d in rows)
 
     def served_of(self, variant: Variant) -> Variant:
-        """Lengths and pages are arguments of every call; no bias is added, nothing dropped."""
+        """Returns the variant without varlen and pages, which are arguments of every call, and
+        without bias and dropout, which decode lacks."""
         plain = super().served_of(variant)
         return replace(plain, varlen=False, bias=False, dropout=False)
 
 
-AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # of what ``attention`` launches
+AttentionKernelConfig = ForwardKernelConfig | DecodeKernelConfig  # ``attention`` launches these

@@ -1,4 +1,4 @@
-"""How a family of decode is made, and what its tuned tables tell apart."""
+"""Makes a family of decode kernels, and maps workloads to entries of its tuned tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from flashsmith.gpus import GpuArchitecture
 
 D = TypeVar("D", bound=DecodeKernelConfig)
 
-# Of caches: whether keys and values have 8 bits, and whether each row of them has a scale.
+# The kinds of KV cache: whether keys and values are FP8, and whether each row has a scale.
 KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
-# Of an SM: two for each of four blocks. Measured on an H200.
+# Work tiles an SM from which on they count as many: two for each of four blocks. Measured on an
+# H200.
 _MANY_TILES = 8
 
 
@@ -31,13 +32,13 @@ def decode_family(
     min_rows: int = 0,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
-    """Returns a family with one configuration for each d_head, kind of cache and number of rows.
+    """Returns a family with one configuration for each d_head, kind of KV cache and number of rows.
 
     Args:
-        rows: Numbers of rows that stand for all others: one for each answer of the heuristic.
-        min_rows: For fewer a plainer family's kernels are as fast.
-        by_boxes: Whether it is for caches alone that lie in boxes.
-        Others: as of ``Family``.
+        rows: Numbers of rows that stand for all others: one for each result of the heuristic.
+        min_rows: The min number of rows; for fewer a plainer family's kernels are as fast.
+        by_boxes: Whether it serves only caches that bulk copies can read in boxes.
+        Others: See ``Family``.
     """
 
     def answers(dtype: DType, d_head: int) -> list[DecodeWorkload]:
@@ -48,7 +49,7 @@ def decode_family(
         ]
 
     def smaller(workload: DecodeWorkload) -> list[D]:
-        """Lists configurations of smaller blocks, then those of fewer rows."""
+        """Lists configurations of smaller blocks, then configurations of fewer rows."""
         fewer = reversed([n for n in rows if n < heuristic(workload).B_r])
         asked = product((workload.rows, *fewer), (workload.many_tiles, True))
         return [heuristic(replace(workload, rows=n, many_tiles=many)) for n, many in asked]
@@ -63,23 +64,23 @@ def decode_family(
 
 
 def rows_of_kernels(families: Sequence[Family[DecodeWorkload, Any]]) -> list[int]:
-    """Lists the numbers of rows that have kernels of their own; more take the greatest's."""
+    """Lists the numbers of rows that have separate kernels; more rows take the largest's."""
     asked = (family.answers(DType.BF16, family.d_heads[0]) for family in families)
     return sorted({workload.rows for workloads in asked for workload in workloads})
 
 
 def has_many_tiles(batch: int, heads_kv: int, num_sms: int | None) -> bool:
-    """Returns whether there are so many work tiles that a GPU's SMs have several
-    each. None: on a CPU, where no time counts, never."""
+    """Returns whether a GPU's SMs have several work tiles each; False on a CPU (None), where time
+    does not count."""
     return num_sms is not None and batch * heads_kv >= _MANY_TILES * num_sms
 
 
 def as_tuned(
     workload: DecodeWorkload, families: Sequence[Family[DecodeWorkload, Any]]
 ) -> DecodeWorkload:
-    """Rounds a workload to that whose measurements serve it where ``families`` run: to as many rows
-    as kernels have there, with per-token scales to 16; tiles are many of the fewest rows alone,
-    and in boxes where a family asks."""
+    """Rounds a workload to the one whose measurements serve it if ``families`` run: rows are
+    rounded up to a kernel's, or to 16 with per-token scales; many_tiles stays for the fewest rows
+    alone, and in_boxes only if a family depends on it."""
     of_kernels = rows_of_kernels(families)
     rows = next((maximum for maximum in of_kernels if workload.rows <= maximum), of_kernels[-1])
     if workload.per_token_scale:

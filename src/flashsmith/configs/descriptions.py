@@ -1,4 +1,4 @@
-"""What the docstrings of the configuration classes say of their fields."""
+"""Reads the descriptions of fields in the docstrings of configuration classes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import fields
 
 from flashsmith.configs.base import KernelConfig
 
-# A description in a docstring: names of fields, a colon, a text whose further lines are indented.
+# A description is names of fields, a colon, and a text whose further lines are indented.
 _DESCRIPTION = re.compile(r"^([A-Za-z]\w*(?:, \w+)*): (.+(?:\n[ \t]+\S.*)*)", re.MULTILINE)
 
 
 def descriptions(kind: type[KernelConfig]) -> dict[tuple[str, ...], str]:
-    """Fields that are described together -> what a class's docstring says of them, in its order.
+    """Returns fields that are described together -> their description, in the docstring's order.
 
     Raises:
         ValueError: The docstring does not describe all fields in their order.
@@ -31,7 +31,7 @@ def descriptions(kind: type[KernelConfig]) -> dict[tuple[str, ...], str]:
 
 
 def how_it_works(kind: type[KernelConfig]) -> str:
-    """Returns what a class's docstring says of its kernels, beside its first sentence and the
+    """Returns how a class's kernels work: its docstring between the first paragraph and the
     fields."""
     text = (inspect.getdoc(kind) or "").partition("\n\n")[2]
     return " ".join(text[: next(_DESCRIPTION.finditer(text)).start()].split())

@@ -1,4 +1,4 @@
-"""A family of kernels answers what its single configurations do not know."""
+"""A family of kernels: the heuristic, sets and cost model that its configurations share."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from flashsmith.gpus import GpuArchitecture
 W = TypeVar("W", bound=AnyWorkload)
 C = TypeVar("C", bound=KernelConfig)
 
-_CLEARLY = 0.95  # what a cost model says counts from 5% on
+_CLEARLY = 0.95  # a cost model's difference counts from 5% on
 
 
 @dataclass(frozen=True)
 class DeclaredSets(Generic[C]):
-    """A family declares the sets that words name.
+    """The named sets of configurations of a family.
 
     Args:
-        keys: What they are called.
-        progression: The configurations that show one idea a step.
-        tuning_space: (d_heads=) The configurations that the tuner tries, of the usual d_heads or of
-            these.
-        block_values: Fields of its block sizes with all of their values, where these vary by
-            themselves, without other fields that go with them.
+        keys: The names of the sets.
+        progression: Configurations that add one idea a step.
+        tuning_space: (d_heads=) The configurations that the tuner tries, for the usual d_heads or
+            for these.
+        block_values: The fields of block sizes with all of their values, if these vary
+            independently of all other fields.
     """
 
     keys: settings.FamilySets
@@ -48,27 +48,27 @@ def _always(_: AnyWorkload) -> bool:
 
 @dataclass(frozen=True)
 class Family(Generic[W, C]):
-    """A family does one operation on one architecture in one way.
+    """The kernels that do one operation on one architecture in one way.
 
     Args:
-        config: The class of its configurations, which says what a single one can do.
-        heuristic: What serves a workload well where nothing was measured and the grid fills the
-            GPU. Raises ValueError that names what the family does not take.
-        heuristic_in_words: For people who ask why a kernel was chosen.
-        answers: (dtype, d_head) -> workloads that stand for all others: one for each answer of the
+        config: The class of its configurations.
+        heuristic: Returns a good configuration for a workload that was not measured and
+            fills the GPU. Raises ValueError that names what the family does not support.
+        heuristic_in_words: The explanation for people who ask why a kernel was chosen.
+        answers: (dtype, d_head) -> workloads that stand for all others: one for each result of the
             heuristic.
-        tuning_space: What the tuner tries for a workload on an architecture.
-        d_heads: The head dimensions that it has.
-        smaller: What may serve a workload in place of the heuristic's answer, the best first: where
-            the GPU has no room for that, or where its tiles are too few.
-        cost: (configuration, workload, num_sms) -> the time by a model that tells tiles of
-            the family apart; None: there is none, and what has room is taken in its order.
-        is_for: Whether it is to be asked for a workload: for others a plainer family's kernels are
-            as fast, or it has none.
-        minimum: The compute capability from which on it is asked.
+        tuning_space: The configurations that the tuner tries for a workload on an architecture.
+        d_heads: The head dimensions that it supports.
+        smaller: Alternatives to the heuristic's configuration, best first: for a GPU without room
+            for it, or for a workload with too few of its tiles.
+        cost: (configuration, workload, num_sms) -> the time by the family's cost model;
+            None: there is no model, and the first configuration with room is taken.
+        is_for: Whether the family comes into question for a workload: for others a plainer family's
+            kernels are as fast, or it has none.
+        minimum: The min compute capability for which it comes into question.
         is_rival: Whether it may be the fastest where a newer family runs, so that the tuner has to
             try it.
-        declared_sets: Those that words name, of a family of the forward.
+        declared_sets: The named sets of a forward family.
     """
 
     config: type[C]
@@ -90,23 +90,23 @@ class Family(Generic[W, C]):
 
     @property
     def sets(self) -> DeclaredSets[C]:
-        """Returns ``declared_sets``, which each family of the forward has."""
+        """Returns ``declared_sets``, which each forward family has."""
         assert self.declared_sets is not None, self.config
         return self.declared_sets
 
     def runs_on(self, capability: Capability) -> bool:
-        """Says whether GPUs of this compute capability have its instructions."""
+        """Returns whether GPUs of this compute capability have its instructions."""
         return self.config.runs_on(capability) and capability >= self.minimum
 
     def choose(self, workload: W, num_sms: int | None, architecture: str | None = None) -> C:
-        """Chooses by heuristic, and by the cost model on a GPU of so many SMs; None: on the
+        """Chooses by heuristic, and by the cost model for a GPU's number of SMs; None: the
         emulator.
 
-        architecture: The GPU's: what does not fit there is passed over. None: everything fits that
-            has room on the plainest GPU of its own.
+        architecture: The GPU's architecture; configurations that do not fit there are skipped.
+            None: a configuration fits if it has room on the plainest GPU that it runs on.
 
         Raises:
-            ValueError: Names what the family does not take.
+            ValueError: The family does not support the workload; the message says why.
         """
         usual = self.heuristic(workload)
         options = [usual, *self.smaller(workload)]
@@ -121,7 +121,7 @@ class Family(Generic[W, C]):
         return best if costs[best] < _CLEARLY * costs[first] else first
 
     def heuristic_configs(self, dtype: DType, d_head: int) -> list[C]:
-        """Lists all that it may choose by heuristic, each once."""
+        """Lists all configurations that it may choose by heuristic, each once."""
         workloads = self.answers(dtype, d_head)
         found = dict.fromkeys(self.heuristic(workload) for workload in workloads)
         return list(found | dict.fromkeys(c for w in workloads for c in self.smaller(w)))

@@ -1,4 +1,4 @@
-"""The features of a name, `async+load_2_2_2_tiles`: what each tells, written and read."""
+"""The features in a kernel's name, `async+load_2_2_2_tiles`: their text and their meaning."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 C = TypeVar("C")
 
-_PLACE = re.compile(r"\{\w+\}")  # of a number
-_HASH = "{HASH}"  # of 12 hexadecimal digits
+_PLACE = re.compile(r"\{\w+\}")  # the place of a number
+_HASH = "{HASH}"  # the place of 12 hexadecimal digits
 _HASH_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature.
+    """One feature of a name.
 
-    text: how it is written, `async`, `stages_{N}`, `load_{Q}_{K}_{V}_tiles` or `score_{HASH}`.
-    fields: what it tells: whether a field is on, or a number for each place in the text.
-    absent: the fields' values where it is left out; None: it never is.
-    former: the deprecated text, which is still read and no longer written.
+    text: Its pattern, `async`, `stages_{N}`, `load_{Q}_{K}_{V}_tiles` or `score_{HASH}`.
+    fields: The fields that it gives: a field that is on, or a number for each place in the text.
+    absent: The fields' values if it is left out; None: it is never left out.
+    former: The deprecated text, which is still read and no longer written.
     """
 
     text: str
@@ -33,18 +33,18 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """For people: `stages_N`."""
+        """The name for people: `stages_N`."""
         return _PLACE.sub(lambda place: place[0].strip("{}"), self.text)
 
     @property
     def pattern(self) -> str:
-        """A regular expression for it, with a group for each number."""
+        """A regular expression that matches it, with a group for each number."""
         text = self.text.replace(_HASH, f"([0-9a-f]{{{_HASH_DIGITS}}})")
         text = re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
         return f"(?:{text}|{self.former})" if self.former else text
 
     def write(self, owner: object) -> str:
-        """The feature as `owner` has it; "" where it is left out."""
+        """Returns the feature's text for `owner`; "" if it is left out."""
         values = tuple(getattr(owner, field) for field in self.fields)
         if values == self.absent:
             return ""
@@ -52,7 +52,7 @@ class Feature:
         return _PLACE.sub(lambda place: _digits(place[0], next(numbers)), self.text)
 
     def read(self, text: str) -> tuple[int, ...] | None:
-        """The fields' values, if `text` is this feature."""
+        """Returns the fields' values if `text` is this feature, else None."""
         match = re.fullmatch(self.pattern, text)
         if not match:
             return None
@@ -63,29 +63,29 @@ class Feature:
 
 
 def flag(text: str, field: str, former: str | None = None) -> Feature:
-    """A word that is there if a field is on."""
+    """Returns a feature that is present if a field is on."""
     return Feature(text, (field,), (False,), former)
 
 
 def number(text: str, field: str, absent: int | None = None) -> Feature:
-    """`text_N`, left out where the field is `absent`."""
+    """Returns the feature `text_N`, left out if the field is `absent`."""
     return Feature(f"{text}_{{N}}", (field,), None if absent is None else (absent,))
 
 
 def hashed(text: str, field: str) -> Feature:
-    """`text_` and 12 hexadecimal digits, left out where the field is 0."""
+    """Returns the feature `text_` with 12 hexadecimal digits, left out if the field is 0."""
     return Feature(f"{text}_{_HASH}", (field,), (0,))
 
 
 def warn_of_former_name(former: str, name: str) -> None:
-    """Says that a name is deprecated, to whoever called what read it."""
+    """Warns the caller of the function that read a name that the name is deprecated."""
     text = f"{former!r} is called {name!r} now; the former name goes in the next minor version"
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 def formerly(**names: str) -> Callable[[type[C]], type[C]]:
-    """Lets a dataclass take and give fields by their former names as well, with a
-    DeprecationWarning: ``@formerly(old="new")``."""
+    """Returns a decorator that lets a dataclass's fields be passed and read by their former names,
+    with a DeprecationWarning: ``@formerly(old="new")``."""
 
     def decorate(kind: type[C]) -> type[C]:
         plain = kind.__init__
@@ -123,10 +123,11 @@ def write_features(owner: object, features: Iterable[Feature]) -> str:
 
 
 def read_features(texts: Iterable[str], features: Sequence[Feature]) -> dict[str, Any]:
-    """Returns what the texts, in any order, say of the fields of all `features`.
+    """Returns the values of the fields of all `features`, read from texts in any order.
 
     Raises:
-        ValueError: one is unknown or there twice, or one is missing that is never left out.
+        ValueError: A text is unknown or occurs twice, or a feature is missing that is never left
+            out.
     """
     found: dict[Feature, tuple[int, ...]] = {}
     for text in texts:

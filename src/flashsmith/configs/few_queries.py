@@ -1,11 +1,11 @@
-"""When decode's kernels are for a call of ``attention``: few queries over many keys.
+"""Chooses decode's kernels for calls of ``attention`` with few queries over many keys.
 
-A forward kernel's tile has all keys of its rows, and at least 64 rows, however few there are. Where
-the tiles are too few to fill the GPU, most SMs wait. Decode packs the heads that share
-keys into the rows of a tile, and splits its keys among all SMs; but its instructions
-reach less of the tensor cores' rate, and sums have to be combined. The model below weighs that, in
-the unit of ``cost_model``: the time of a row whose tensor cores are busy throughout, for each key.
-docs/decode.md tells the numbers.
+A forward tile covers all keys of its rows, and at least 64 rows, however few there are. If the
+tiles do not fill the GPU, most SMs are idle. Decode packs the heads that share keys into the rows
+of a tile (packed GQA rows) and splits the keys among all SMs; but its instructions reach less of
+the tensor cores' rate, and partial results must be combined. The cost model below compares both in
+the unit of ``cost_model``: the time of a row, for each key, with tensor cores always busy.
+docs/decode.md has the numbers.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from flashsmith.problem import Problem
 
 ChooseDecode = Callable[[DecodeWorkload, Capability | None], DecodeKernelConfig]
 
-# For any other the forward's tiles are at hand: queries that are not few beside the keys, or more
-# rows than tiles of them could fill a GPU with.
+# Other calls take the forward: queries that are not few beside the keys, or so many rows that
+# forward tiles could fill a GPU.
 _MIN_KEYS_OF_A_QUERY = 4
 _MAX_ROWS = 2048  # queries times the heads that share keys
-# On the emulator no time counts; what is at least so long takes the way that it would on a GPU.
+# Time does not count on the emulator; calls with at least this many keys choose as on a GPU.
 _MAX_ROWS_ON_CPU, _MIN_KEYS_ON_CPU = 64, 512
 
-_CLEARLY = 0.9  # what the model says counts from 10% on
-_ROWS_OF_A_READ = 176  # whose products take as long as to read a key and its value from memory
-_READS_OF_A_SUM = 0.5  # of a key and its value, as long as which a row's sums take
-_START = 40_000.0  # of blocks that find their part, and wait for one another's sums
+_CLEARLY = 0.9  # the model's difference counts from 10% on
+# Rows of Q whose products with a key take as long as reading the key and its value.
+_ROWS_OF_A_READ = 176
+_READS_OF_A_SUM = 0.5  # time of a row's partial result, in reads of a key and its value
+_START = 40_000.0  # for blocks to find their split, and to wait for other blocks' partial results
 
 
 def rows_of_decode(problem: Problem) -> int:
-    """Returns rows of q to a head of k: queries times the heads that share it."""
+    """Returns the rows of q for a head of k: queries times the heads that share it."""
     return problem.seq_len_q * (problem.heads // max(problem.heads_kv, 1))
 
 
 def is_for_decode(problem: Problem, variant: Variant) -> bool:
-    """Returns whether the kernels of decode can compute it, and it is worth while to ask the
-    model."""
+    """Returns whether decode's kernels can compute the problem and the cost model should decide."""
     few = 0 < rows_of_decode(problem) <= _MAX_ROWS
     many = problem.seq_len_k >= _MIN_KEYS_OF_A_QUERY * problem.seq_len_q
     return few and many and _is_plain(variant) and problem.batch > 0
@@ -56,11 +56,11 @@ def prefer_split_kv(
     capability: Capability | None,
     choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> tuple[DecodeKernelConfig, float] | None:
-    """Decode's configuration for a workload, and about what share of the time of ``config``, the
-    forward's choice, it takes; None: the forward is as good.
+    """Returns decode's configuration for a workload, and its time as a share of that of ``config``,
+    the forward's choice, by the cost model; None: the forward is as good.
 
-    num_sms, capability: The GPU's; None: of a CPU.
-    choose: Which of decode's configurations serves there.
+    num_sms, capability: The GPU's; None for a CPU.
+    choose: The function that chooses decode's configuration there.
     """
     problem = workload.problem
     if not is_for_decode(problem, workload.variant):
@@ -85,7 +85,8 @@ def configs_of_few_queries(
     capability: Capability | None,
     choose: ChooseDecode = DECODE.choose_by_heuristic,
 ) -> set[DecodeKernelConfig]:
-    """All that ``prefer_split_kv`` may give for some sizes. Raises as ``choose``."""
+    """Returns all configurations that ``prefer_split_kv`` may return for a dtype, d_head and
+    variant. Raises as ``choose`` does."""
     if not _is_plain(variant):
         return set()
     return {
@@ -96,18 +97,20 @@ def configs_of_few_queries(
 
 
 def _is_plain(variant: Variant) -> bool:
-    """Returns how many keys a window shows is not known here; pages are for ``decode`` itself."""
+    """Returns whether the cost model covers a variant: it does not know how many keys a window
+    shows, and paged keys are for ``decode`` itself."""
     return not (variant.window or variant.bias or variant.score or variant.dropout or variant.paged)
 
 
 def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
-    """Returns the model's time of the forward: of the fullest SM, or of the memory."""
+    """Returns the forward's time by the cost model: that of the busiest SM, or of reading
+    memory."""
     return problem.seq_len_k * max(grid_cost(config, problem, num_sms), _reading(problem) / num_sms)
 
 
 def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
-    """Returns the model's time of decode: all SMs are equally busy, then one of them
-    combines the sums of a tile's splits."""
+    """Returns decode's time by the cost model: all SMs are equally busy, then one of them combines
+    the partial results of a tile's splits."""
     tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
     busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
     splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)
@@ -116,5 +119,5 @@ def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate
 
 
 def _reading(problem: Problem) -> float:
-    """Of each key of all heads, and its value, once from memory."""
+    """Returns the time to read each key and value of all heads once from memory."""
     return float(problem.batch * problem.heads_kv * _ROWS_OF_A_READ)

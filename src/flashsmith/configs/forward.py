@@ -1,4 +1,4 @@
-"""How a family of the forward is made."""
+"""Makes a family of forward kernels."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def forward_family(
     *,
     is_rival: bool = True,
 ) -> Family[Workload, F]:
-    """A family whose heuristic goes by dtype, d_head and about how many keys a query sees.
+    """Returns a family whose heuristic depends on dtype, d_head and the number of keys a query
+    sees.
 
     Args:
         heuristic_lengths: Numbers of keys that stand for all others.
-        small_tiles: What may serve where the heuristic's tiles are too few.
-        Others: as of ``Family``.
+        small_tiles: The alternatives if the heuristic's tiles are too few.
+        Others: See ``Family``.
     """
 
     def answers(dtype: DType, d_head: int) -> list[Workload]:

@@ -13,9 +13,10 @@ from flashsmith.configs.variant import FULL, Variant
 @total_ordering
 @dataclass(frozen=True)
 class KernelId:
-    """One kernel: how it works (config) and what it computes (variant). Sorted by family first."""
+    """A configuration (how a kernel works) and a variant (what it computes). Sorted by family
+    first."""
 
-    config: ForwardKernelConfig | Any  # of any operation; most callers know that it is forward
+    config: ForwardKernelConfig | Any  # of any operation; most callers have a forward one
     variant: Variant = FULL
 
     def __post_init__(self) -> None:
@@ -35,7 +36,7 @@ class KernelId:
 
     @property
     def name(self) -> str:
-        """The short form, then the variant's name unless that is plain full attention."""
+        """The short form, then the variant's name unless it is full attention."""
         return self.config.short_form() + self._variant_suffix(" ")
 
     @property
@@ -49,7 +50,7 @@ class KernelId:
     def kernel_name(self, with_types: bool = False) -> str:
         """Returns the kernel's name as c++filt demangles it.
 
-        With types: as profilers print it, `(int)128, (bool)1`.
+        With types, values are as profilers print them, `(int)128, (bool)1`.
         """
         return self.config.kernel_name(with_types, self.variant)
 
@@ -58,14 +59,14 @@ class KernelId:
 
 
 def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:
-    """Sorts configurations of several families; those of one sort by themselves, too."""
+    """Returns a key that sorts configurations of several families."""
     return CONFIG_CLASSES.index(type(config)), config
 
 
 def require_buildable(config: KernelConfig, gpu: str | None = None) -> None:
     """Raises ValueError that lists the problems of `config` on `gpu`, if it has any.
 
-    gpu: None: the plainest that it runs on.
+    gpu: The GPU; None: the plainest one that it runs on.
     """
     gpu = gpu or config.plainest_gpu
     if problems := config.problems(gpu):

@@ -1,4 +1,4 @@
-"""What the rules of legality of all families say alike: of values, of GPUs, of a d_head."""
+"""Rules of legality that families share: values of fields, GPUs, shared memory, d_head."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flashsmith.gpus import GpuArchitecture, get_gpu_architecture
 Tiles = TypeVar("Tiles")
 Config = TypeVar("Config", bound=KernelConfig)
 
-LARGEST_GPU = "sm_90a"  # by the shared memory of a block
+LARGEST_GPU = "sm_90a"  # the largest shared memory of a block
 
 
 def unsupported_values(
     config: KernelConfig, supported_values: Mapping[str, Sequence[int]]
 ) -> Iterator[str]:
-    """Of the fields for which there are only some."""
+    """Yields a problem for each field whose value is not supported."""
     for name, supported in supported_values.items():
         value = getattr(config, name)
         if value not in supported:
@@ -32,7 +32,7 @@ def too_old_a_gpu(gpu: GpuArchitecture, minimum: Capability) -> Iterator[str]:
 
 
 def another_gpu(gpu: GpuArchitecture, only: Capability, family: str) -> Iterator[str]:
-    """Of a family whose instructions newer GPUs do not have."""
+    """Yields the problem of a GPU whose architecture lacks the family's instructions."""
     if gpu.compute_capability != only:
         number = ".".join(map(str, only))
         arch = f"sm_{number.replace('.', '')}a"
@@ -45,7 +45,7 @@ def another_gpu(gpu: GpuArchitecture, only: Capability, family: str) -> Iterator
 def too_little_shared_memory(
     gpu: GpuArchitecture, n_bytes: int, what: str = "The tiles"
 ) -> Iterator[str]:
-    """For what a block keeps there."""
+    """Yields the problem of a block that needs more shared memory than the GPU has."""
     maximum = gpu.max_shared_memory_per_block_bytes
     if n_bytes > maximum:
         yield (
@@ -55,14 +55,14 @@ def too_little_shared_memory(
 
 
 def plainest_with_room(minimum_gpu: str, n_bytes: int) -> str:
-    """Returns the plainest architecture that can run a block of ``n_bytes`` of shared memory:
-    ``minimum_gpu``, or ``LARGEST_GPU`` where a block needs more than the former has."""
+    """Returns the plainest architecture that can run a block with ``n_bytes`` of shared memory:
+    ``minimum_gpu``, or ``LARGEST_GPU`` if ``minimum_gpu`` has less."""
     is_too_small = any(too_little_shared_memory(get_gpu_architecture(minimum_gpu), n_bytes))
     return LARGEST_GPU if is_too_small else minimum_gpu
 
 
 def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
-    """Returns what a rule has for a d_head. Raises ValueError for one that it does not have."""
+    """Returns a heuristic's tiles for a d_head. Raises ValueError for a d_head without tiles."""
     if d_head not in table:
         supported = ", ".join(map(str, table))
         raise ValueError(f"q has d_head {d_head}; supported are {supported}")
@@ -70,10 +70,9 @@ def tiles_of(table: Mapping[int, Tiles], d_head: int) -> Tiles:
 
 
 def with_max_stages(config: Config, names: tuple[str, str], maximum: int) -> list[Config]:
-    """Returns the same tiles with every legal pair of numbers of stages that leaves room for no
-    more of either.
+    """Returns the same tiles with every legal pair of stage numbers of which neither can grow.
 
-    names: The two fields; each has ``maximum`` stages or fewer.
+    names: The two fields; each has at most ``maximum`` stages.
     """
     pairs = product(range(1, maximum + 1), repeat=2)
     by_pair = {

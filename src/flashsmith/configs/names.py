@@ -1,8 +1,8 @@
-"""Kernel names, as compilers, profilers and tables write them, back into configurations.
+"""Parses kernel names, as compilers, profilers and tables write them, into configurations.
 
 Three forms are read: the short form, also as a cell of a `|`-separated table row; the demangled
 name, without types as c++filt prints it or with them (`(c10::ScalarType)5, (int)128, (bool)1`); and
-the mangled name, which ptxas reports and which a demangler older than C++20 leaves as it is.
+the mangled name, which ptxas reports and which a demangler older than C++20 does not change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SHORT_FORM = re.compile(
 )
 
 _VARIANT = re.compile(r"\b(Variant)\s*\{([^{}]*)\}")
-# A type only where one is printed, then an enumerator, true, false or a number.
+# An optional type in parentheses, then an enumerator, true, false or a number.
 _VALUE = re.compile(r"(?:\(\s*(?P<type>[\w:]+)\s*\)\s*)?(?P<value>[\w:]+)")
 
-# Itanium ABI: L <type> <value> E, the type being i (int), b (bool), l (long) or N...E (the
-# enumeration).
+# The Itanium ABI mangles a value as L <type> <value> E, where the type is i (int), b (bool), l
+# (long) or N...E (the enumeration).
 _MANGLED_VALUE = r"L(?:N\w*?ScalarTypeE|i|b|l)\d+E"
 _MANGLED_TYPES = {"i": "int", "b": "bool", "l": "long"}
 _MANGLED_VARIANT = re.compile(rf"7(Variant)E((?:{_MANGLED_VALUE})*)E")
@@ -42,13 +42,13 @@ _MANGLED_VARIANT = re.compile(rf"7(Variant)E((?:{_MANGLED_VALUE})*)E")
 
 @functools.cache
 def _classes() -> dict[str, type[KernelConfig]]:
-    """By name; asked for when all families are defined."""
+    """Returns the configuration classes by name, once all families are defined."""
     return {kind.__name__: kind for kind in CONFIG_CLASSES}
 
 
 @functools.cache
 def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns a configuration's literal, demangled and mangled."""
+    """Returns patterns of a configuration's literal, demangled and mangled."""
     names = "|".join(_classes())
     return (
         re.compile(rf"(?<!\w)({names})\s*\{{([^{{}}]*)\}}"),
@@ -57,35 +57,35 @@ def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def is_kernel_name(word: str) -> bool:
-    """Returns whether a word is meant as a kernel's name, in any form; no key of a set looks
-    like one."""
+    """Returns whether a word is a kernel's name, in any form, and not the key of a set."""
     return word.lstrip().startswith("(") or ":" in word or "{" in word or is_cpp_name(word)
 
 
 def is_cpp_name(text: str) -> bool:
-    """Returns whether `text` names a kernel of ours as C++ does, demangled or mangled."""
+    """Returns whether `text` has the C++ name of one of our kernels, demangled or mangled."""
     return any(name in text for name in _classes())
 
 
 def parse_kernel_name_into_config(
     name: str, d_head: int | None = None
 ) -> ForwardKernelConfig | Any:
-    """The configuration that a kernel name, demangled or mangled, or a short form stands for.
+    """Returns the configuration of a kernel name, demangled or mangled, or of a short form.
 
     Args:
-        name: the name; a table row may have other cells beside it.
-        d_head: the head dimension of a short form whose tuple leaves it out, (FP16, 64, 64, 4).
-            Such a form does not say it, so it is needed there; elsewhere it must agree.
+        name: The name; a table row may have other cells.
+        d_head: The head dimension, required for a short form whose tuple leaves it out, (FP16, 64,
+            64, 4); otherwise it must agree.
 
     Raises:
-        TypeError: the name is no text, or d_head no whole number.
-        ValueError: the name is in none of the forms, incomplete, or names two configurations.
+        TypeError: The name is not a string, or d_head not an int.
+        ValueError: The name has none of the forms, is incomplete, or names two configurations.
     """
     return parse_kernel_name_into_instance(name, d_head).config
 
 
 def parse_kernel_name_into_instance(name: str, d_head: int | None = None) -> KernelId:
-    """As parse_kernel_name_into_config, with the variant; a name without one: full attention."""
+    """Returns the kernel of a name, see parse_kernel_name_into_config; without a variant it is full
+    attention."""
     if not isinstance(name, str):
         raise TypeError(f"name is a {type(name).__name__}, {name!r:.80}; expected a kernel's name")
     if d_head is not None and (isinstance(d_head, bool) or not isinstance(d_head, int)):
@@ -148,7 +148,7 @@ def _parse_cpp_name(text: str, _d_head: int | None) -> set[KernelId]:
 def _cpp_values(
     demangled: re.Pattern[str], mangled: re.Pattern[str], text: str
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns the name and (type, value) pairs of each struct literal; "" where no type is
+    """Returns the name and (type, value) pairs of each struct literal; the type is "" if none is
     written."""
     found = [
         (kind, [_split_value(value) for value in body.split(",") if value.strip()])
@@ -172,7 +172,7 @@ def _config_from_values(kind: type[KernelConfig], values: list[tuple[str, str]])
     wanted = fields(kind)
     if len(values) > len(wanted):
         raise ValueError(f"it has {len(values)} values for the {len(wanted)} fields")
-    # g++ leaves out the zeros that a literal ends with.
+    # g++ omits trailing zeros of a literal.
     values = values + [("", "0")] * (len(wanted) - len(values))
     return kind(
         *(
@@ -186,7 +186,7 @@ def _variant_from_values(values: list[tuple[str, str]]) -> Variant:
     wanted = fields(Variant)
     if len(values) > len(wanted):
         raise ValueError(f"its Variant has {len(values)} values for {len(wanted)} fields")
-    # Those left out are zeros.
+    # Omitted values are zeros.
     return Variant(
         *(
             _convert(field.name, str(field.type), *value)

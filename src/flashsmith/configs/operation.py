@@ -1,4 +1,4 @@
-"""What is asked of all families of an operation: which run on a GPU, and which serve a workload."""
+"""An operation and its families: which run on a GPU, and which serve a workload."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from flashsmith.gpus import (
     get_gpu_architecture,
 )
 
-_MAX_COST_RATIO = 0.85  # where a cost model said less than this, measurements always agreed
+_MAX_COST_RATIO = 0.85  # measurements always agreed with a cost model's ratio below this
 
 _NOT_ASKED = "is not for such caches or rows"
 
 
 @dataclass(frozen=True)
 class Serving(Generic[W, C]):
-    """A record says which families serve a workload on one GPU, and why the others do not.
+    """The families that serve a workload on one GPU, and the reasons why others do not.
 
     Attributes:
-        by_heuristic: What each of them chooses where nothing was measured, the first choice first;
-            at least one.
-        refusals: Why the other families do not.
-        architecture: What tiles have to fit; None: the emulator, or a GPU newer than the list.
+        by_heuristic: The heuristic choice of each serving family, best family first; at least one.
+        refusals: The reasons of the other families.
+        architecture: The architecture that tiles must fit; None: the emulator, or a GPU newer than
+            the list.
     """
 
     workload: W
@@ -46,13 +46,14 @@ class Serving(Generic[W, C]):
 
     @property
     def heuristic_configs(self) -> list[C]:
-        """Lists all that the first choice's family may take by heuristic for a dtype and d_head."""
+        """Lists all configurations that the first family may choose by heuristic for this dtype and
+        d_head."""
         first, workload = next(iter(self.by_heuristic)), self.workload
         configs = first.heuristic_configs(workload.dtype, workload.d_head)
         return [cfg for cfg in configs if cfg.is_buildable(self.architecture)]
 
     def why_not(self, config: C) -> str:
-        """Says why a configuration does not serve the workload; "" if it does."""
+        """Returns why a configuration does not serve the workload; "" if it does."""
         if all(type(config) is not family.config for family in self.by_heuristic):
             refused = (why for each, why in self.refusals.items() if type(config) is each.config)
             return next(refused)
@@ -61,9 +62,9 @@ class Serving(Generic[W, C]):
         return "" if config.is_buildable(self.architecture) else "it has no room there"
 
     def why_heuristic_is_better(self, config: C, num_sms: int) -> str:
-        """Says why the heuristic's choice is to be preferred to a configuration that was measured
-        on another fill of the GPU; "" if the cost model, which tells tiles of one family apart,
-        sees no great difference."""
+        """Returns why the heuristic's choice is better than a configuration that was measured at
+        another fill of the GPU; "" if the cost model, which compares tiles of one family only, sees
+        no great difference."""
         family, chosen = next(iter(self.by_heuristic.items()))
         if type(config) is not type(chosen) or family.cost is None:
             return ""
@@ -81,12 +82,12 @@ def _as_it_is(workload: W, _: Sequence[Family[W, C]]) -> W:
 
 @dataclass(frozen=True)
 class Operation(Generic[W, C]):
-    """An operation knows the families that do it, from the plainest, and asks all of them the same.
+    """An operation with its families, plainest first.
 
     Attributes:
-        name: "forward", "backward" or "decode", as configurations have it.
-        workload: The class of what its kernels are chosen for.
-        as_tuned: (workload, families that run) -> that whose measurements serve it.
+        name: "forward", "backward" or "decode"; configurations have the same name.
+        workload: The class of its workloads.
+        as_tuned: (workload, families that run) -> the workload whose measurements serve it.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Operation(Generic[W, C]):
     def families_on(
         self, capability: Capability | None, gpu: str = "the GPU"
     ) -> tuple[Family[W, C], ...]:
-        """Lists those that run on a GPU, the newest first; None: on the emulator, the plainest
+        """Lists the families that run on a GPU, newest first; None: all, for the emulator, plainest
         first.
 
         Raises DeviceError: The GPU, which the message calls ``gpu``, is too old for every family.
@@ -113,13 +114,13 @@ class Operation(Generic[W, C]):
     def families_for(
         self, gpu: str | None, capability: Capability | None = None
     ) -> tuple[Family[W, C], ...]:
-        """Returns ``families_on`` the GPU, or architecture, of this name; None: the emulator.
+        """Returns ``families_on`` for the GPU, or architecture, of this name; None: the emulator.
 
-        capability: The GPU's, where it is known; None: going by its name.
+        capability: The GPU's compute capability; None: derived from its name.
 
         Raises:
             ValueError: No GPU of this name is known.
-            DeviceError: It is too old for every family.
+            DeviceError: The GPU is too old for every family.
         """
         if gpu is None:
             return self.families_on(None)
@@ -128,15 +129,15 @@ class Operation(Generic[W, C]):
     def serving(
         self, workload: W, gpu: str | None, capability: Capability | None = None
     ) -> Serving[W, C]:
-        """Finds which families serve a workload on the GPU, or architecture, of this name (None: on
-        the emulator), and why the others do not.
+        """Finds the families that serve a workload on the GPU, or architecture, of this name (None:
+        the emulator), and why others do not.
 
-        capability: The GPU's, where it is known; None: going by its name.
+        capability: The GPU's compute capability; None: derived from its name.
 
         Raises:
             DeviceError: The GPU is too old for every family.
-            ValueError: No family takes the problem there: says what the newest does not take. Or no
-                GPU of this name is known.
+            ValueError: No family supports the problem there (the message has the newest family's
+                reason), or no GPU of this name is known.
         """
         running = self.families_for(gpu, capability)
         if gpu is None:
@@ -152,9 +153,10 @@ class Operation(Generic[W, C]):
         return Serving(workload, served.by_heuristic, elsewhere | {**served.refusals}, architecture)
 
     def choose_by_heuristic(self, workload: W, capability: Capability | None) -> C:
-        """Chooses for a workload on a GPU of which no more is known; None: on the emulator.
+        """Chooses by heuristic for a workload on a GPU with this compute capability; None: the
+        emulator.
 
-        Raises: as ``serving``.
+        Raises: See ``serving``.
         """
         found = find_architecture(capability) if capability else None
         architecture = None if found is None else found.name
@@ -193,14 +195,15 @@ class Operation(Generic[W, C]):
         return Serving(workload, by_heuristic, refusals, architecture)
 
     def why_not(self, config: C, workload: W) -> str:
-        """Says why a configuration does not serve a workload, wherever it runs; "" if it does."""
+        """Returns why a configuration does not serve a workload on any GPU; "" if it does on
+        some."""
         families = [each for each in self.families if type(config) is each.config]
         if not any(family.is_for(workload) for family in families):
             return f"the {config.family} family {_NOT_ASKED}"
         return config.why_not(workload)
 
     def heuristic_configs(self) -> list[C]:
-        """Lists what the heuristics of all families choose, for every dtype and d_head, sorted."""
+        """Lists the heuristics' choices of all families, for every dtype and d_head, sorted."""
         chosen = {
             config
             for family in self.families
@@ -212,12 +215,13 @@ class Operation(Generic[W, C]):
     def candidates(
         self, workload: W, arch: str, gpu: str | None = None, among: Sequence[C] | None = None
     ) -> list[C]:
-        """Lists what is tried for a workload on an architecture, the heuristic's choice last.
+        """Lists the tuner's candidates for a workload on an architecture; the heuristic's choice is
+        last.
 
-        gpu: The GPU's name; None: any of the architecture.
-        among: Those of these that serve; None: of the tuning spaces of the families.
+        gpu: The GPU's name; None: any GPU of the architecture.
+        among: Configurations to filter; None: the families' tuning spaces.
 
-        Raises: as ``serving``.
+        Raises: See ``serving``.
         """
         served = self.serving(workload, gpu or arch, capability_of(arch))
         found = _tuning_space(served, get_gpu_architecture(arch)) if among is None else among
@@ -238,6 +242,6 @@ def _tuning_space(served: Serving[W, C], architecture: GpuArchitecture) -> list[
 
 
 def capability_of(gpu: str, capability: Capability | None = None) -> Capability:
-    """Returns a GPU's compute capability, by its name where it is not given. Raises ValueError: No
-    GPU of this name is known."""
+    """Returns a GPU's compute capability, derived from its name if it is not given. Raises
+    ValueError if no GPU of this name is known."""
     return capability or get_gpu_architecture(gpu).compute_capability

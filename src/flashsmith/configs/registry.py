@@ -1,7 +1,7 @@
 """The families of kernels, each one operation on one architecture.
 
-This list is the only one: whoever needs to know which families there are, which of them run on a
-GPU, or which serve a workload, asks here.
+This is the only list of families: all code that asks which families exist, run on a GPU, or serve a
+workload reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flashsmith.configs.variant import PAGED
 from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, Workload
 from flashsmith.dtype import DType
 
-FAMILIES: tuple[Family[Any, Any], ...] = (*SM80_FAMILIES, *SM90_FAMILIES)  # from the plainest
+FAMILIES: tuple[Family[Any, Any], ...] = (*SM80_FAMILIES, *SM90_FAMILIES)  # plainest first
 
 
 def _families_of(operation: str) -> tuple[Family[Any, Any], ...]:
@@ -44,7 +44,7 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (FORWARD, BACKWARD, DECODE)
 
 
 def family_of(config: C) -> Family[Any, C]:
-    """Returns the first that has configurations of this class."""
+    """Returns the first family with configurations of this class."""
     return next(family for family in FAMILIES if type(config) is family.config)
 
 
@@ -53,8 +53,8 @@ def operation_of(config: KernelConfig) -> Operation[Any, Any]:
 
 
 def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> bool:
-    """Returns whether kernels of some family's forward take keys in pages on the GPU of this
-    name; None: on the emulator. Args, raises: as ``Operation.families_for``."""
+    """Returns whether some family's forward kernels read paged keys on the GPU of this name; None:
+    the emulator. Args, raises: see ``Operation.families_for``."""
     return any(
         config.with_room_for(PAGED).serves_variant(PAGED)
         for family in FORWARD.families_for(gpu, capability)

@@ -1,4 +1,4 @@
-"""Sets of configurations by name: what the keys of commands and of KERNELS stand for."""
+"""Named sets of configurations, for the keys of commands and of KERNELS."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ _SETS: dict[str, Callable[[], Sequence[KernelConfig]]] = {
 def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
     """Returns the set of configurations called `kernels_key`.
 
-    Every key that begins with prog: the progression, in its order, with "all" in it (progall,
-    prog-all) at all block sizes; all: what is built by default; tune: the tuning space; "B_r,B_c"
-    as in "64,32": the tuning space at these block sizes; sm90-prog, sm90-tune, sm90: progression,
-    tuning space and both of the sm90 family; backward: what the heuristics of all families of the
-    backward choose; decode: likewise of decode; fp8: likewise of a forward of 8 bits. None or
-    empty: what the environment variable KERNELS says, and "all" where it is unset.
+    The keys are: prog and every key that begins with it: the progression, in order, and with "all"
+    in the key (progall, prog-all) at all block sizes; all: the kernels that are built by default;
+    tune: the tuning space; "B_r,B_c", as in "64,32": the tuning space at these block sizes;
+    sm90-prog, sm90-tune, sm90: progression, tuning space and both, of the sm90 family; backward,
+    decode, fp8: the heuristics' choices of all backward families, of decode, and of the FP8
+    forward. None or empty means the environment variable KERNELS, and "all" if that is unset.
 
     Raises:
-        ValueError: there is no such set; the message lists the keys.
+        ValueError: There is no such set; the message lists the keys.
     """
     if kernels_key is None or not kernels_key.strip():
         kernels_key = settings.KERNELS.get() or settings.DEFAULT_SET
@@ -98,12 +98,12 @@ def get_kernel_configs(kernels_key: str | None = None) -> list[KernelConfig]:
 
 
 def select_kernel_configs(selectors: Sequence[str] = ()) -> list[KernelConfig]:
-    """Returns the configurations that words choose: keys of get_kernel_configs, and kernel names.
+    """Returns the configurations that words select: keys of get_kernel_configs, and kernel names.
 
-    Each once, in the order of the words; no words stand for `get_kernel_configs()`.
+    Each is listed once, in the order of the words; no words mean `get_kernel_configs()`.
 
     Raises:
-        ValueError: a word is neither a key nor a name.
+        ValueError: A word is neither a key nor a name.
     """
     if not selectors:
         return get_kernel_configs()

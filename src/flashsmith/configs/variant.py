@@ -1,4 +1,4 @@
-"""What a kernel computes, apart from how."""
+"""The variant of a kernel: what it computes, apart from how."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashsmith.configs.features import (
 )
 from flashsmith.problem import Problem
 
-# What the parts of a variant's name tell; they are joined by +. The name of none is "full".
+# The parts of a variant's name, joined by +; the name without parts is "full".
 FEATURES: tuple[Feature, ...] = (
     *(flag(name, name) for name in ("causal", "window", "softcap", "alibi", "bias", "sinks")),
     flag("varlen", "varlen", former="ragged"),
@@ -29,22 +29,21 @@ _NO_FEATURE = "full"
 @formerly(ragged="varlen")
 @dataclass(frozen=True, order=True)
 class Variant:
-    """The semantics of a forward kernel; the default is plain full attention.
+    """The semantics of a kernel; the default is full attention.
 
-    How far bounds lie, caps, slopes and lengths are arguments of a call: a variant says which of
-    them there are.
+    Bounds, caps, slopes and lengths are arguments of a call: a variant says which of them exist.
 
-    causal: a query sees no keys ahead of a bound, which moves with it along the keys.
-    window: nor behind another.
+    causal: a query sees no keys beyond a bound ahead of its diagonal.
+    window: a query sees no keys beyond a bound behind its diagonal.
     softcap: scores pass through cap * tanh(score / cap).
-    alibi: scores lose slope * distance.
+    alibi: slope * distance is subtracted from scores.
     bias: a tensor is added to the scores.
-    sinks: each head has one more logit, which has no value.
-    varlen: sequences have lengths of their own, on the device.
+    sinks: each head has an additional logit without a value.
+    varlen: sequences have different lengths, which are on the device.
     padded: rows of q, k, v or o are shorter than the configuration's d_head.
-    score: the hash of what the caller's score_mod and mask_mod compute, as a number; 0: none.
-    dropout: some weights are dropped, at random.
-    paged: keys and values lie in pages, which a table lists; sequences are varlen then.
+    score: the hash of the caller's score_mod and mask_mod, as a number; 0: none.
+    dropout: random weights are dropped.
+    paged: keys and values are in pages, which a page table lists; this implies varlen.
     """
 
     causal: bool = False
@@ -82,14 +81,16 @@ class Variant:
 
     @property
     def knows_positions(self) -> bool:
-        """Whether what is done to a score depends on its place, which takes registers."""
+        """Whether work on a score depends on its position, which takes registers."""
         return self.alibi or self.bias or self.score != 0
 
     def flop(self, problem: Problem) -> int:
-        """Operations of the two matrix products, 2 (d_head + d_v) for each score the mask leaves.
+        """Returns the operations of the two matrix products, 2 (d_head + d_v) for each visible
+        score.
 
-        What published TFLOP/s of attention are based on: a causal mask leaves half of the square of
-        scores that ends at the last query and key, and all that is left of it.
+        Published TFLOP/s of attention are based on this number: a causal mask leaves half of the
+        square of scores that ends at the last query and key, and all scores to the left of the
+        square.
         """
         n_q, n_k = problem.seq_len_q, problem.seq_len_k
         twice_the_scores = 2 * n_q * n_k
@@ -99,8 +100,8 @@ class Variant:
         return d * problem.batch * problem.heads * twice_the_scores
 
     def tuning_key(self) -> str:
-        """Returns what entries of tuned tables are told apart by: variants that share it share
-        their best configuration."""
+        """Returns the key of the variant in tuned tables: variants with the same key share their
+        best configuration."""
         return CAUSAL.name if self.causal else FULL.name
 
     def to_cpp_struct(self) -> str:
@@ -109,8 +110,8 @@ class Variant:
         return f"Variant{{{', '.join(texts)}}}"
 
     def demangled(self, with_types: bool) -> str:
-        """As c++filt prints it, `Variant{false, 0l}`; with types as profilers do,
-        `{(bool)0, (long)0}`."""
+        """Returns the literal as c++filt prints it, `Variant{false, 0l}`; with types as profilers
+        do, `{(bool)0, (long)0}`."""
         values = ((field.type, getattr(self, field.name)) for field in fields(self))
         texts = (_demangled(str(kind), value, with_types) for kind, value in values)
         return f"Variant{{{', '.join(texts)}}}"
@@ -121,7 +122,7 @@ def _cpp(value: object) -> str:
 
 
 def _demangled(kind: str, value: int, with_types: bool) -> str:
-    """Returns a bool, or a 64-bit integer."""
+    """Returns the text of a bool or a 64-bit integer."""
     if with_types:
         return f"({kind if kind == 'bool' else 'long'}){int(value)}"
     return _cpp(value) if kind == "bool" else f"{value}l"
@@ -131,8 +132,8 @@ FULL = Variant()
 CAUSAL = Variant(causal=True)
 VARIANTS = (FULL, CAUSAL)
 PAGED = Variant(varlen=True, paged=True)
-PAGE_ROWS = 16  # of what pages have a multiple where bulk copies bring them
+PAGE_ROWS = 16  # the rows of a page must be a multiple of this for bulk copies
 
-# A regular expression for every name.
+# A regular expression that matches every name.
 _PART = "|".join(feature.pattern for feature in FEATURES)
 NAME_PATTERN = rf"{_NO_FEATURE}|(?:{_PART})(?:\+(?:{_PART}))*"

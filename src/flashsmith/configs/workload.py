@@ -1,4 +1,4 @@
-"""A problem with what is computed of it: what is measured, tuned and chosen for."""
+"""A problem with a variant: the unit of measuring, tuning and choosing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flashsmith.problem import FILL_BUCKETS, Bucket, Problem
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
-# The head dimensions that kernels have; rows of others are padded to the next.
+# The kernels' head dimensions; other rows are padded to the next larger one.
 D_HEADS = (64, 96, 128, 192, 256)
 _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 
-# Of CSV files and tables, with sizes of q.
+# The columns of CSV files and tables, with the sizes of q.
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
-# Sizes of k: a row that lacks them, or leaves them empty, has those of q.
+# The sizes of k; a row without them, or with empty ones, has q's.
 K_COLUMNS = ("heads_kv", "seq_len_k")
 _FLAGS = ("fp8_cache", "per_token_scale", "many_tiles", "in_boxes")  # of decode
 _YES, _NO = "yes", "no"
@@ -30,15 +30,15 @@ def flag_text(flag: bool) -> str:
 
 
 def read_flag(row: Mapping[str, str | int], name: str) -> bool:
-    """Raises ValueError: The column has another value than those of ``flag_text``."""
+    """Reads a flag. Raises ValueError: The column has a value that ``flag_text`` does not write."""
     if row[name] not in (_YES, _NO):
         raise ValueError(f"{name} is {row[name]!r}; expected {_YES} or {_NO}")
     return row[name] == _YES
 
 
 class DecodeBucket(NamedTuple):
-    """The workloads of decode that share an entry of a tuned table, beside dtype, d_head and kind
-    of cache: of all lengths."""
+    """The decode workloads, of all lengths, that share an entry of a tuned table for one dtype,
+    d_head and kind of cache."""
 
     rows: int
     many_tiles: bool
@@ -46,7 +46,7 @@ class DecodeBucket(NamedTuple):
 
     @property
     def words(self) -> str:
-        """`up to 16 rows, few tiles`."""
+        """The bucket in words: `up to 16 rows, few tiles`."""
         tiles = "many tiles" if self.many_tiles else "few tiles"
         return f"up to {self.rows} rows, {tiles}{', in boxes' if self.in_boxes else ''}"
 
@@ -59,9 +59,9 @@ class DecodeBucket(NamedTuple):
 
 
 class TuningKey(NamedTuple):
-    """What an entry of a tuned table is for.
+    """The key of an entry in a tuned table.
 
-    variant: What else than sizes tells best configurations apart: a mask, or a kind of cache.
+    variant: What decides the best configuration beside sizes: a mask, or a kind of cache.
     """
 
     dtype: DType
@@ -71,7 +71,7 @@ class TuningKey(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, str]:
-        """What entries share a portfolio by, whatever their dtype and sizes are."""
+        """The key of a portfolio, which all dtypes and sizes share."""
         return self.d_head, self.variant
 
     @property
@@ -80,8 +80,7 @@ class TuningKey(NamedTuple):
 
 
 class AnyWorkload(Protocol):
-    """What kernels of some operation are chosen for, and what entries of its tuned tables are
-    of."""
+    """The interface of workloads, for which an operation chooses kernels and has table entries."""
 
     COLUMNS: ClassVar[tuple[str, ...]]
 
@@ -106,7 +105,8 @@ class AnyWorkload(Protocol):
 
 
 def check_row_sizes(d_head: int, d_v: int) -> None:
-    """Raises ValueError for rows of q or v that no kernel has room for, or that end in a chunk."""
+    """Raises ValueError for rows of q or v that no kernel has room for, or that are not whole
+    chunks."""
     for name, size in (("q has d_head", d_head), ("v has d_v", d_v)):
         if size % _CHUNK or not 0 < size <= D_HEADS[-1]:
             raise ValueError(
@@ -115,15 +115,16 @@ def check_row_sizes(d_head: int, d_v: int) -> None:
 
 
 def padded_d_head(problem: Problem) -> int:
-    """The kernels' d_head that a problem takes. Raises as ``d_head_of_rows``."""
+    """Returns the kernels' d_head for a problem. Raises as ``d_head_of_rows`` does."""
     return d_head_of_rows(problem.d_head, problem.d_v)
 
 
 def d_head_of_rows(d_head: int, d_v: int) -> int:
-    """Returns the kernels' d_head that rows of q and v take.
+    """Returns the kernels' d_head for rows of q and v.
 
     Raises:
-        ValueError: None does; names the row that is too long or no multiple of 8 elements.
+        ValueError: No kernel supports them; the message names the row that is too long or not a
+            multiple of 8 elements.
     """
     check_row_sizes(d_head, d_v)
     return next(each for each in D_HEADS if each >= max(d_head, d_v))
@@ -131,17 +132,17 @@ def d_head_of_rows(d_head: int, d_v: int) -> int:
 
 @dataclass(frozen=True, order=True)
 class DecodeWorkload:
-    """What decode's kernels are chosen for.
+    """A workload of decode.
 
-    dtype: Of q.
-    d_head: One of kernels.
-    rows: Queries times the heads that share one of the cache.
-    fp8_cache: Whether keys and values have 8 bits.
-    per_token_scale: Whether each row of these has a scale of its own.
+    dtype: The type of q.
+    d_head: The kernels' d_head.
+    rows: Packed GQA rows: queries times the heads that share a head of the cache.
+    fp8_cache: Whether keys and values are FP8.
+    per_token_scale: Whether each row of keys and values has a scale (per-token scales).
     many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
-    in_boxes: Whether bulk copies bring blocks of keys: of 16 bits, of pages of a multiple of 16
-        rows or of entries, by strides that copies step by; and all rows of blocks may be read,
-        which a window forbids.
+    in_boxes: Whether bulk copies can load blocks of keys: 16-bit keys, in pages of a multiple of 16
+        rows or in slots, with strides that tensor maps support; and all rows of a block may be
+        read, which a window forbids.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -160,19 +161,20 @@ class DecodeWorkload:
     in_boxes: bool = False
 
     def __str__(self) -> str:
-        """`BF16 d 128 fp8, up to 16 rows, few tiles`."""
+        """Returns a line like `BF16 d 128 fp8, up to 16 rows, few tiles`."""
         key = self.tuning_key()
         kind = f" {key.variant}" if self.fp8_cache else ""
         return f"{self.dtype} d {self.d_head}{kind}, {key.bucket.words}"
 
     @property
     def variant(self) -> Variant:
-        """What kernels of all variants share their choice with."""
+        """The variant that represents all variants: they share their choice."""
         return FULL
 
     @property
     def soaked_variants(self) -> tuple[Variant, ...]:
-        """What kernels have to be right for to enter a table: its entries serve all masks."""
+        """The variants for which kernels must be right to enter a table: an entry serves all
+        masks."""
         return VARIANTS
 
     @property
@@ -180,8 +182,8 @@ class DecodeWorkload:
         return self
 
     def tuning_key(self, num_sms: int = 0) -> TuningKey:
-        """Returns what shares this shares an entry of a tuned table; its rows are some that
-        tables tell apart (``as_tuned``)."""
+        """Returns the key of this workload's entry in a tuned table; its rows must be rounded by
+        ``as_tuned``."""
         kind = "16 bits"
         if self.fp8_cache:
             kind = "fp8 with per-token scales" if self.per_token_scale else "fp8"
@@ -190,25 +192,26 @@ class DecodeWorkload:
 
     @property
     def measured_at(self) -> str:
-        """What times in a table are of, in words."""
+        """The meaning of times in a table, in words."""
         return "as the geometric mean over lengths"
 
     def fills(self, num_sms: int) -> bool:
-        """Returns whether its grid fills a GPU: decode waits for memory, and meets no limit of
-        power."""
+        """Returns whether the grid reaches the GPU's power limit: decode waits for memory, so it
+        does not."""
         return False
 
     def tflops(self, milliseconds: float) -> None:
-        """There is no one speed: times are means over lengths."""
+        """Returns None: times are means over lengths, which have no single speed."""
 
     def as_row(self) -> dict[str, str | int]:
-        """COLUMNS with their values."""
+        """Returns COLUMNS with their values."""
         flags = {name: flag_text(getattr(self, name)) for name in _FLAGS}
         return {"dtype": str(self.dtype), "d_head": self.d_head, "rows": self.rows, **flags}
 
     @classmethod
     def from_row(cls, row: Mapping[str, str | int]) -> Self:
-        """That of a row, which may have other columns. Raises as ``Workload.from_row``."""
+        """Returns the workload of a row, which may have other columns. Raises as
+        ``Workload.from_row`` does."""
         flags = {name: read_flag(row, name) for name in _FLAGS}
         dtype = DType.from_string(str(row["dtype"]))
         return cls(dtype, int(row["d_head"]), int(row["rows"]), **flags)
@@ -216,7 +219,7 @@ class DecodeWorkload:
 
 @dataclass(frozen=True, order=True)
 class Workload:
-    """One problem and one variant, as a row of a benchmark or a tuned table has them."""
+    """One problem and one variant: a row of a benchmark or a tuned table."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*ROW_COLUMNS, *K_COLUMNS)  # of a row of a tuned table
 
@@ -225,7 +228,7 @@ class Workload:
 
     @classmethod
     def square(cls, dtype: DType, d_head: int, seq_len: int, variant: Variant = FULL) -> Self:
-        """Of one head, with as many keys as queries."""
+        """Returns the workload of one head with as many keys as queries."""
         return cls(Problem.square(dtype, d_head, 1, 1, seq_len), variant)
 
     @property
@@ -234,42 +237,44 @@ class Workload:
 
     @property
     def d_head(self) -> int:
-        """The kernels' d_head that the rows take. Raises as ``d_head_of_rows``."""
+        """The kernels' d_head for the rows. Raises as ``d_head_of_rows`` does."""
         return padded_d_head(self.problem)
 
     def __str__(self) -> str:
-        """`FP16 d 128 causal 4 x 16 x 4096`."""
+        """Returns a line like `FP16 d 128 causal 4 x 16 x 4096`."""
         problem = self.problem
         return f"{problem.dtype} d {problem.d_head} {self.variant.name} {problem.sizes}"
 
     @property
     def representative(self) -> Self:
-        """The workload for which the kernel of this one is chosen."""
+        """The workload whose choice of a kernel serves this one."""
         return replace(self, problem=self.problem.representative)
 
     @property
     def kind(self) -> tuple[str, int, str]:
-        """dtype, d_head and mask: what rows of different lengths have in common."""
+        """The dtype, d_head and mask, which rows of different lengths share."""
         return str(self.problem.dtype), self.problem.d_head, self.variant.name
 
     def tuning_key(self, num_sms: int) -> TuningKey:
-        """Returns what shares this shares an entry of a tuned table, of a GPU of so many."""
+        """Returns the key of this workload's entry in a tuned table, for a GPU's number of SMs."""
         problem, variant = self.problem, self.variant.tuning_key()
         bucket = problem.bucket(num_sms)
         return TuningKey(problem.dtype, padded_d_head(problem), variant, bucket)
 
     @property
     def soaked_variants(self) -> tuple[Variant, ...]:
-        """What kernels have to be right for to enter a table: its entries tell masks apart."""
+        """The variants for which kernels must be right to enter a table: entries distinguish
+        masks."""
         return (self.variant,)
 
     @property
     def measured_at(self) -> str:
-        """What times in a table are of, in words."""
+        """The meaning of times in a table, in words."""
         return f"at {self.problem.sizes} (batch x heads x length)"
 
     def fills(self, num_sms: int) -> bool:
-        """Returns whether its grid fills a GPU of so many, which then meets its limit of power."""
+        """Returns whether the grid fills a GPU with this number of SMs, which then reaches its
+        power limit."""
         return self.problem.bucket(num_sms).fill == FILL_BUCKETS[-1]
 
     @property
@@ -285,14 +290,14 @@ class Workload:
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte of DRAM traffic, if q, k, v and o are moved once."""
+        """The FLOP a byte of DRAM traffic, if q, k, v and o are moved once."""
         return self.flop / self.problem.bytes
 
     def tflops(self, milliseconds: float) -> float:
         return self.flop / milliseconds / 1e9
 
     def as_row(self) -> dict[str, str | int]:
-        """COLUMNS with their values."""
+        """Returns COLUMNS with their values."""
         problem = self.problem
         of_q = problem.batch, problem.heads, problem.seq_len_q
         of_k = problem.heads_kv, problem.seq_len_k
@@ -300,7 +305,7 @@ class Workload:
 
     @classmethod
     def from_row(cls, row: Mapping[str, str | int]) -> Self:
-        """That of a row, which may have other columns.
+        """Returns the workload of a row, which may have other columns.
 
         Raises:
             KeyError: One of ROW_COLUMNS is missing.
@@ -318,9 +323,9 @@ class Workload:
 
 @dataclass(frozen=True, order=True)
 class BackwardWorkload(Workload):
-    """One problem and one variant, whose gradients are wanted.
+    """One problem and one variant, whose gradients are computed.
 
-    deterministic: Whether they have to have the same bits at every run.
+    deterministic: Whether gradients must have the same bits in every run.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*Workload.COLUMNS, "deterministic")
@@ -337,7 +342,7 @@ class BackwardWorkload(Workload):
 
     @property
     def flop(self) -> int:
-        """Of five products, where the forward has two."""
+        """The FLOP of five products, where the forward has two."""
         return super().flop * 5 // 2
 
     def as_row(self) -> dict[str, str | int]:

@@ -21,7 +21,7 @@ with explaining_missing():
         flash_attn_with_kvcache,
     )
 
-# Of FlashAttention, whose functions these are; programs ask for it.
+# This is FlashAttention's version, because programs check it.
 __version__ = "2.8.4"
 
 __all__ = [

@@ -20,7 +20,7 @@ def main() -> None:
     if not Path(program).is_file():
         sys.exit(f"flashsmith.flash_attn: there is no file {program}")
     install_as_flash_attn()
-    sys.path[0] = str(Path(program).resolve().parent)  # as python program.py has it
+    sys.path[0] = str(Path(program).resolve().parent)  # as with `python program.py`
     runpy.run_path(program, run_name="__main__")
 
 

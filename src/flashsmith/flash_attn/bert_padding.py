@@ -1,4 +1,4 @@
-"""The functions of FlashAttention's module of this name that take padding out and put it back."""
+"""The functions of FlashAttention's module of this name that remove padding and restore it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ def unpad_input(
     attention_mask: torch.Tensor,
     unused_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
-    """Takes out the tokens that a mask does not name.
+    """Removes the padding: keeps the tokens that a mask selects.
 
     Args:
         hidden_states: (batch, seqlen, ...).
-        attention_mask: (batch, seqlen), bool or int: 1 where there is a token.
-        unused_mask: Likewise, 1 where there is room for a token that is not used: it stays.
+        attention_mask: (batch, seqlen), bool or int: 1 for a token.
+        unused_mask: (batch, seqlen): 1 for an unused token, which is kept too.
 
     Returns:
-        The tokens (total, ...), their indices among all (total,), cu_seqlens int32 (batch + 1,),
-        the length of the longest sequence, and how many tokens of each are used, int32 (batch,).
+        The tokens (total, ...), their indices in the padded batch (total,), cu_seqlens int32 (batch
+        + 1,), the length of the longest sequence, and the number of used tokens of each, int32
+        (batch,).
     """
     check_types(hidden_states=hidden_states)
     check_dimensions(("batch", "seqlen"), attention_mask=attention_mask)
@@ -60,5 +61,5 @@ def pad_input(
 
 
 def index_first_axis(hidden_states: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Tokens (total, ...) of (tokens, ...)."""
+    """Returns the tokens (total, ...) at ``indices`` of (tokens, ...)."""
     return hidden_states[indices]

@@ -1,4 +1,4 @@
-"""From FlashAttention's arguments to those of ``flashsmith.attention``."""
+"""Converts FlashAttention's arguments to arguments of ``flashsmith.attention``."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def specification(
     seqused_k: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
 ) -> AttentionSpec:
-    """Returns what a call computes, but for dropout.
+    """Returns the specification of a call, without dropout.
 
-    As FlashAttention does: a softcap below 0 is none, and a window's sides and the longest lengths
-    may still be in tensors.
+    As in FlashAttention, a softcap below 0 means none, and the sides of a window and the max
+    lengths may be tensors.
     """
     if type(causal) is not bool:
         check_flags(causal=causal)
@@ -95,7 +95,7 @@ def call(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """Returns what a public function returns."""
+    """Makes a public function's call and returns its result."""
     if not type(deterministic) is type(return_attn_probs) is type(return_lse) is bool:
         check_flags(
             deterministic=deterministic, return_attn_probs=return_attn_probs, return_lse=return_lse
@@ -112,14 +112,14 @@ def call(
 def with_dropout(
     spec: AttentionSpec, q: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
 ) -> AttentionSpec:
-    """With a new state where none is given; as it is where nothing drops."""
+    """Returns the specification with dropout, and a new state if none is given; unchanged for 0."""
     if not check_dropout(dropout_p):
         return spec
     return spec._replace(**dropout_keywords(q, dropout_p, rng_state))
 
 
 def probabilities(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-    """S_dmask, which FlashAttention fills under dropout alone."""
+    """Returns S_dmask, which FlashAttention fills under dropout alone."""
     return no_weights(q) if spec.rng_state is None else signed_weights(q, k, spec)
 
 
@@ -134,9 +134,9 @@ def forward(
     deterministic: bool = False,
     splits: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """out; or, ``with_lse``, out and the log-sum-exp.
+    """Returns out, or with ``with_lse`` out and the log-sum-exp.
 
-    splits: Of ``decode``, where keys lie in pages.
+    splits: See ``decode``; used only for paged keys.
     """
     try:
         if spec.block_table is None:
@@ -167,7 +167,7 @@ def backward(
 ) -> torch.Tensor:
     """Writes the gradients of ``forward`` into dq, dk and dv; returns the row sums of dout * out.
 
-    rng_state: The forward's; read where weights were dropped.
+    rng_state: The forward's state, read if dropout_p is above 0.
     """
     check_flags(deterministic=deterministic)
     check_types(dout=dout, q=q, k=k, v=v, out=out, softmax_lse=softmax_lse)
@@ -183,7 +183,7 @@ def backward(
 def unpacked(
     name: str, t: torch.Tensor, before: Sequence[str], parts: int
 ) -> Sequence[torch.Tensor]:
-    """q, k and v, or k and v, of a tensor that has them beside each other."""
+    """Returns q, k and v, or k and v, as views of a tensor that stacks them."""
     check_dimensions((*before, str(parts), "nheads", "headdim"), **{name: t})
     if t.shape[-3] != parts:
         raise ValueError(
@@ -194,7 +194,7 @@ def unpacked(
 
 
 def sides(window_size: Window | torch.Tensor) -> Any:
-    """A window's sides may still be in a tensor."""
+    """Returns the sides of a window, which may be in a tensor."""
     return tuple(window_size.tolist()) if isinstance(window_size, torch.Tensor) else window_size
 
 

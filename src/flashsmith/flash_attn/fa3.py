@@ -1,7 +1,7 @@
 """FlashAttention-3's functions, whose module is called ``flash_attn_interface``.
 
-Of its arguments ``num_splits`` of the forward, ``pack_gqa``, ``sm_margin`` and
-``scheduler_metadata`` change no result, and are not followed: flashsmith's own heuristics decide.
+The arguments ``pack_gqa``, ``sm_margin``, ``scheduler_metadata`` and, in the forward,
+``num_splits`` change no result and are ignored: flashsmith's heuristics decide.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ def flash_attn_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Result:
-    """``flash_attn.flash_attn_func`` with the arguments and results of FlashAttention-3.
+    """Computes ``flash_attn.flash_attn_func`` with FlashAttention-3's arguments and results.
 
     Args:
-        q, k, v: Also of float8_e4m3fn, on compute capability 9.0.
-        q_descale, k_descale, v_descale: float32 (batch, nheads_k): what numbers of 8 bits are
-            multiplied with.
-        qv, attention_chunk: None and 0 alone.
+        q, k, v: May be float8_e4m3fn on compute capability 9.0.
+        q_descale, k_descale, v_descale: float32 (batch, nheads_k): the scales of FP8 tensors.
+        qv, attention_chunk: Only None and 0 are supported.
 
     Returns:
         out; with ``return_attn_probs`` (out, softmax_lse).
@@ -83,14 +82,14 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Result:
-    """``flash_attn_func`` of packed sequences.
+    """Computes ``flash_attn_func`` of packed sequences.
 
     Args:
         q: (total_q, nheads, headdim).
         k, v: (total_k, nheads_k, headdim).
-        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): where sequences begin and end.
-        max_seqlen_q, max_seqlen_k: No sequence is longer.
-        seqused_q, seqused_k: int32 (batch,): so many rows of each are used; None: all.
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): the offsets of sequences.
+        max_seqlen_q, max_seqlen_k: Upper bounds of the lengths.
+        seqused_q, seqused_k: int32 (batch,): the rows in use of each sequence; None: all.
     """
     _refuse(qv=qv, attention_chunk=attention_chunk)
     spec = specification(
@@ -135,13 +134,15 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Result:
-    """``flash_attn.flash_attn_with_kvcache`` with FlashAttention-3's arguments; not differentiable.
+    """Computes ``flash_attn.flash_attn_with_kvcache`` with FlashAttention-3's arguments; it is not
+    differentiable.
 
     Args:
-        page_table: What ``block_table`` is there; pages may have any size.
-        k_descale, v_descale: float32 (batch, nheads_k), of a cache of float8_e4m3fn; q has 16 bits.
-        qv, q_descale, attention_chunk, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens: None and 0
-            alone; all sequences have as many queries.
+        page_table: FlashAttention-2's ``block_table``; pages may have any size.
+        k_descale, v_descale: float32 (batch, nheads_k), the scales of a float8_e4m3fn cache; q has
+            16 bits.
+        qv, q_descale, attention_chunk, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens: Only None
+            and 0 are supported; all sequences have the same number of queries.
     """
     _refuse(
         qv=qv, q_descale=q_descale, attention_chunk=attention_chunk, cu_seqlens_q=cu_seqlens_q,
@@ -157,7 +158,8 @@ def flash_attn_with_kvcache(
 
 
 def _refuse(**arguments: Any) -> None:
-    """Raises NotImplementedError for arguments of FlashAttention-3 that nothing here computes."""
+    """Raises NotImplementedError for arguments of FlashAttention-3 that flashsmith does not
+    support."""
     for name, value in arguments.items():
         if value is not None and not (type(value) is int and value == 0):
             came = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
@@ -166,7 +168,7 @@ def _refuse(**arguments: Any) -> None:
 
 
 def _with_scales(spec: AttentionSpec, *descales: torch.Tensor | None) -> AttentionSpec:
-    """With those of q, k and v."""
+    """Returns the specification with the scales of q, k and v."""
     if all(t is None for t in descales):
         return spec
     q_scale, k_scale, v_scale = map(_dense, descales)
@@ -174,5 +176,5 @@ def _with_scales(spec: AttentionSpec, *descales: torch.Tensor | None) -> Attenti
 
 
 def _dense(descale: torch.Tensor | None) -> torch.Tensor | None:
-    """FlashAttention-3 lets them have any strides, and kernels do not."""
+    """Returns the scales without gaps: FlashAttention-3 allows any strides, kernels do not."""
     return None if descale is None else descale.contiguous()

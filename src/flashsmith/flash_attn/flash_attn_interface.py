@@ -1,9 +1,9 @@
-"""The functions of FlashAttention's module of this name, and those that others import from it.
+"""FlashAttention's module of this name, including functions that other projects import from it.
 
-They are differentiable by q, k, v and sinks, and by the log-sum-exp that they return, too; not with
-``out``.
+They are differentiable by q, k, v and sinks, also through the log-sum-exp that they return, but not
+with ``out``.
 
-Keyword-only arguments are flashsmith's own: ``sinks`` (a logit for each head of q, whose
+Keyword-only arguments are flashsmith's extensions: ``sinks`` (a logit for each head of q, whose
 exponential is part of the softmax's denominator), ``return_lse`` (return (out, softmax_lse)),
 ``out`` (where to write the result) and ``config`` (the kernel's configuration).
 """
@@ -56,7 +56,7 @@ def flash_attn_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """softmax(q k^T * softmax_scale) v.
+    """Computes softmax(q k^T * softmax_scale) v.
 
     Args:
         q: (batch, seqlen_q, nheads, headdim), float16 or bfloat16.
@@ -65,18 +65,19 @@ def flash_attn_func(
             generator.
         softmax_scale: None: 1 / sqrt(headdim).
         causal: Query i sees keys up to i + seqlen_k - seqlen_q.
-        window_size: (left, right): query i sees keys from i + seqlen_k - seqlen_q - left to
-            i + seqlen_k - seqlen_q + right, both of them too; -1: no bound.
-        softcap: Scores become softcap * tanh(score / softcap); 0 or less: they stay.
+        window_size: (left, right): query i sees keys from i + seqlen_k - seqlen_q - left to i +
+            seqlen_k - seqlen_q + right, inclusive; -1: no bound.
+        softcap: Scores become softcap * tanh(score / softcap); 0 or less: unchanged.
         alibi_slopes: float32, (nheads,) or (batch, nheads): slope * |i + seqlen_k - seqlen_q - j|
-            is taken off the score of query i and key j.
-        deterministic: Gradients have the same bits at every run; results always have.
-        return_attn_probs: Also return the log-sum-exp and what FlashAttention's tests look at.
+            is subtracted from the score of query i and key j.
+        deterministic: Whether gradients are bitwise equal in every run; results always are.
+        return_attn_probs: Whether to also return the log-sum-exp and S_dmask, which
+            FlashAttention's tests read.
 
     Returns:
         out, (batch, seqlen_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse,
         S_dmask): float32 (batch, nheads, seqlen_q), and the weights, (batch, nheads, seqlen_q,
-        seqlen_k), negative where they are dropped; without dropout an empty tensor.
+        seqlen_k), negative if dropped; without dropout an empty tensor.
     """
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
@@ -104,7 +105,8 @@ def flash_attn_qkvpacked_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """``flash_attn_func`` of q, k, v in one tensor, (batch, seqlen, 3, nheads, headdim)."""
+    """Computes ``flash_attn_func`` of q, k, v in one tensor, (batch, seqlen, 3, nheads,
+    headdim)."""
     q, k, v = unpacked("qkv", qkv, ("batch", "seqlen"), 3)
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
@@ -133,7 +135,8 @@ def flash_attn_kvpacked_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """``flash_attn_func`` of k and v in one tensor, (batch, seqlen_k, 2, nheads_k, headdim)."""
+    """Computes ``flash_attn_func`` of k and v in one tensor, (batch, seqlen_k, 2, nheads_k,
+    headdim)."""
     k, v = unpacked("kv", kv, ("batch", "seqlen"), 2)
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
@@ -168,18 +171,18 @@ def flash_attn_varlen_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """``flash_attn_func`` of sequences that lie one behind the other.
+    """Computes ``flash_attn_func`` of packed sequences.
 
     Args:
         q: (total_q, nheads, headdim).
         k, v: (total_k, nheads_k, headdim); with ``block_table`` (num_blocks, page_block_size,
             nheads_k, headdim), of any page_block_size, and not differentiable.
-        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): sequence b lies from element b to the next;
-            with ``block_table`` the latter say alone how many keys each has.
-        max_seqlen_q, max_seqlen_k: No sequence is longer.
-        block_table: int32 (batch, max_num_blocks_per_seq): the pages of each sequence. They are
-            read where they lie if max_seqlen_q is small, or if kernels of the forward can, and
-            copied otherwise (docs/decode.md).
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): the offsets of sequences; with
+            ``block_table``, cu_seqlens_k says only how many keys each sequence has.
+        max_seqlen_q, max_seqlen_k: Upper bounds of the lengths.
+        block_table: int32 (batch, max_num_blocks_per_seq): the pages of each sequence. Kernels read
+            them directly if max_seqlen_q is small or the forward's kernels support it; else they
+            are copied (docs/decode.md).
 
     Returns:
         out, (total_q, nheads, headdim); with ``return_attn_probs`` (out, softmax_lse, S_dmask):
@@ -215,7 +218,7 @@ def flash_attn_varlen_qkvpacked_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """``flash_attn_varlen_func`` of q, k, v in one tensor, (total, 3, nheads, headdim)."""
+    """Computes ``flash_attn_varlen_func`` of q, k, v in one tensor, (total, 3, nheads, headdim)."""
     q, k, v = unpacked("qkv", qkv, ("total",), 3)
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,
@@ -249,7 +252,8 @@ def flash_attn_varlen_kvpacked_func(
     out: torch.Tensor | None = None,
     config: ForwardKernelConfig | None = None,
 ) -> Result:
-    """``flash_attn_varlen_func`` of k and v in one tensor, (total_k, 2, nheads_k, headdim)."""
+    """Computes ``flash_attn_varlen_func`` of k and v in one tensor, (total_k, 2, nheads_k,
+    headdim)."""
     k, v = unpacked("kv", kv, ("total",), 2)
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, window_size=window_size, softcap=softcap,

@@ -1,4 +1,4 @@
-"""Has ``import flash_attn`` find flashsmith's functions, in programs that are not changed."""
+"""Makes ``import flash_attn`` find flashsmith's functions, in programs that are not changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MODULES = {
     f"{_NAME}.ops.triton": triton,
     f"{_NAME}.ops.triton.rotary": triton_rotary,
 }
-_FA3 = "flash_attn_interface"  # FlashAttention-3's module, which stands beside flash_attn
+_FA3 = "flash_attn_interface"  # FlashAttention-3's module, a top-level module beside flash_attn
 
 
 _METADATA = f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {package.__version__}\n"
@@ -37,12 +37,11 @@ _ALL = importlib.metadata.DistributionFinder.Context()
 
 
 def install_as_flash_attn() -> None:
-    """Has ``import flash_attn`` in this process find the functions of ``flashsmith.flash_attn``,
-    and ``import flash_attn_interface`` those of ``flashsmith.flash_attn.fa3``, unless
-    FlashAttention-3 is installed.
+    """Makes ``import flash_attn`` in this process find ``flashsmith.flash_attn``, and ``import
+    flash_attn_interface`` find ``flashsmith.flash_attn.fa3`` unless FlashAttention-3 is installed.
 
-    Programs that ask for the installed distribution find flash-attn 2.8.4, as transformers does
-    before it takes attn_implementation="flash_attention_2". Call it before they are imported.
+    The installed distribution is reported as flash-attn 2.8.4, which transformers checks before it
+    accepts attn_implementation="flash_attention_2". Call this before such programs are imported.
 
     Raises:
         FlashsmithError: Another flash_attn has been imported.
@@ -68,7 +67,7 @@ def install_as_flash_attn() -> None:
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What importlib.metadata says of flash-attn."""
+    """The metadata that importlib.metadata reports of flash-attn."""
 
     def read_text(self, filename: str) -> str | None:
         return {"METADATA": _METADATA, "top_level.txt": f"{_NAME}\n"}.get(filename)
@@ -78,8 +77,8 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Finder(importlib.metadata.DistributionFinder):
-    """Finds the distribution; the modules are found in sys.modules, and others are refused: those
-    of ``flashsmith.flash_attn`` itself must not be loaded twice, under two names."""
+    """Finds the distribution. The modules are in sys.modules; others are refused, because the
+    modules of ``flashsmith.flash_attn`` must not be loaded a second time under another name."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname.startswith(f"{_NAME}."):

@@ -1,4 +1,4 @@
-"""FlashAttention's function of few queries over a cache."""
+"""FlashAttention's function for few queries over a KV cache."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Result:
-    """Few queries of each sequence over the keys of a cache, to which new ones may be appended.
+    """Computes attention of few queries of each sequence over a KV cache, after appending new keys.
 
-    Not differentiable. Pages may have any size; FlashAttention's have multiples of 256 rows. Where
-    headdim is no multiple of 8, the whole cache is copied, as FlashAttention does. Other tensors
-    may have any strides.
+    The result is not differentiable. Pages may have any size; FlashAttention requires multiples of
+    256 rows. If headdim is not a multiple of 8, the whole cache is copied, as in FlashAttention.
+    Other tensors may have any strides.
 
     Args:
         q: (batch, seqlen_q, nheads, headdim).
         k_cache, v_cache: (batch_cache, seqlen_cache, nheads_k, headdim), or with ``block_table``
-            (num_blocks, page_block_size, nheads_k, headdim). Without ``cache_batch_idx`` sequences
-            have the first entries.
+            (num_blocks, page_block_size, nheads_k, headdim). Without ``cache_batch_idx``, sequence
+            i has slot i.
         k, v: (batch, seqlen_new, nheads_k, headdim): written to the cache behind ``cache_seqlens``
-            rows, and seen.
-        rotary_cos, rotary_sin: (seqlen_ro, rotary_dim / 2): k is turned by its positions, from
-            ``cache_seqlens`` on, before it is written; and q, each query by its own if ``causal``
-            or a side of ``window_size`` below the rows of the cache is asked for, else all by the
-            first. With k and v alone.
-        cache_seqlens: int32 (batch,), or as many for all: rows in use.
-        cache_batch_idx: int32 (batch,): the entry of each sequence; None: its own number.
+            rows, before attention.
+        rotary_cos, rotary_sin: (seqlen_ro, rotary_dim / 2): k is rotated by its positions, from
+            ``cache_seqlens`` on, before it is written. Each query is rotated by its position if
+            ``causal``, or if a side of ``window_size`` is below the rows of the cache; else all are
+            rotated by the first position. It needs k and v.
+        cache_seqlens: int32 (batch,), or one int for all: the rows in use.
+        cache_batch_idx: int32 (batch,): the slot of each sequence; None: sequence i has slot i.
         cache_leftpad: int32 (batch,): rows before the first key.
         block_table: int32 (batch, max_num_blocks_per_seq): the pages of each sequence.
-        causal, window_size: From query i + seqlen_k - seqlen_q, new keys counted.
-        rotary_interleaved: Elements 2 i and 2 i + 1 are turned together; else i and
-            i + rotary_dim / 2.
-        num_splits: In how many parts the keys of each sequence are visited; 0: as suits the GPU.
-        softmax_scale, softcap, alibi_slopes: As of ``flash_attn_func``.
+        causal, window_size: The diagonal of query i is i + seqlen_k - seqlen_q, new keys included.
+        rotary_interleaved: Whether elements 2 i and 2 i + 1 form a pair; else i and i + rotary_dim
+            / 2 do.
+        num_splits: The number of splits of each sequence's keys; 0: as suits the GPU.
+        softmax_scale, softcap, alibi_slopes: See ``flash_attn_func``.
 
     Returns:
         out, (batch, seqlen_q, nheads, headdim); with ``return_softmax_lse`` (out, softmax_lse),
@@ -101,9 +101,9 @@ def attend_cache(
     alibi_slopes: torch.Tensor | None = None,
     return_lse: bool,
 ) -> Result:
-    """Calls ``decode`` as FlashAttention-2 and -3 do: sides of a window may be in a tensor, a
-    softcap below 0 is none, numbers of sequences have any strides, and without indices sequences
-    have the first slots of the cache."""
+    """Calls ``decode`` with the conventions of FlashAttention-2 and -3: the sides of a window may
+    be in a tensor, a softcap below 0 means none, integer tensors may have any strides, and without
+    indices sequence i has slot i of the cache."""
     k, v, seqlens, table, batch_idx, leftpad, k_scale, v_scale = cache
     if not isinstance(q, torch.Tensor) or not (type(k) is type(v) is torch.Tensor):
         check_types(q=q, k_cache=k, v_cache=v)
@@ -124,5 +124,5 @@ def attend_cache(
 
 
 def _dense(numbers: Any) -> Any:
-    """Numbers of sequences without gaps; `decode` takes or refuses what is no tensor."""
+    """Returns an integer tensor without gaps; `decode` accepts or refuses any other type."""
     return with_dense_rows(numbers) if isinstance(numbers, torch.Tensor) else numbers

@@ -1,4 +1,4 @@
-"""FlashAttention's private functions that other projects import, of ring attention for example."""
+"""FlashAttention's private functions that other projects import, ring attention for example."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def _flash_attn_forward(
     alibi_slopes: torch.Tensor | None,
     return_softmax: bool,
 ) -> _Forward:
-    """(out, softmax_lse, S_dmask, rng_state).
+    """Returns (out, softmax_lse, S_dmask, rng_state).
 
-    Without dropout the last two hold nothing, and S_dmask does where ``return_softmax`` is off.
+    Without dropout, S_dmask is empty and rng_state is uninitialised; without ``return_softmax``,
+    S_dmask is empty too.
     """
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, softcap=softcap,
@@ -82,14 +83,14 @@ def _flash_attn_varlen_forward(
     zero_tensors: bool = False,
     num_splits: int = 0,
 ) -> _Forward:
-    """As ``_flash_attn_forward``.
+    """Computes ``_flash_attn_forward`` of packed sequences.
 
-    With ``block_table`` k and v are pages, and ``seqused_k`` or cu_seqlens_k say how many keys
-    there are.
+    With ``block_table``, k and v are pages, and ``seqused_k`` or cu_seqlens_k says how many keys
+    each sequence has.
 
     Args:
-        zero_tensors: Rows that no sequence has become 0 in out, -inf in softmax_lse and 0 in
-            S_dmask; otherwise rows of out and softmax_lse may hold anything.
+        zero_tensors: Whether rows outside all sequences are set to 0 in out, -inf in softmax_lse
+            and 0 in S_dmask; else these rows of out and softmax_lse are undefined.
     """
     if leftpad_k is not None:
         raise NotImplementedError("leftpad_k is given; only None is supported yet")
@@ -132,11 +133,12 @@ def _flash_attn_backward(
 ) -> torch.Tensor:
     """Writes the gradients into dq, dk and dv.
 
-    ``out`` and ``softmax_lse`` may be those of several calls over parts of the keys, combined: dq
-    is then what the keys of this call contribute to the gradient. ``rng_state`` is the forward's.
+    ``out`` and ``softmax_lse`` may be the combined result of several calls over parts of the keys:
+    dq is then the contribution of this call's keys to the gradient. ``rng_state`` is the forward's.
 
     Returns:
-        softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q), not rounded up.
+        softmax_d, the row sums of dout * out: float32 (batch, nheads, seqlen_q); seqlen_q is not
+        rounded up.
     """
     spec = specification(
         causal=causal, softmax_scale=softmax_scale, softcap=softcap,
@@ -173,10 +175,11 @@ def _flash_attn_varlen_backward(
     rng_state: torch.Tensor | None = None,
     zero_tensors: bool = False,
 ) -> torch.Tensor:
-    """As ``_flash_attn_backward``.
+    """Computes ``_flash_attn_backward`` of packed sequences.
 
     Args:
-        zero_tensors: Rows of dq, dk and dv that no sequence has become 0; otherwise they stay.
+        zero_tensors: Whether rows of dq, dk and dv outside all sequences are set to 0; else they
+            are unchanged.
 
     Returns:
         softmax_d, float32 (nheads, total_q).

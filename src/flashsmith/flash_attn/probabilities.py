@@ -1,4 +1,4 @@
-"""S_dmask: the weights of a call, as FlashAttention's tests look at them under dropout."""
+"""S_dmask: the weights of a call, which FlashAttention's tests read under dropout."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flashsmith.reference.scores import scores, weights
 
 
 def signed_weights(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-    """Returns what softmax gives, with a minus sign where dropout drops it, in plain torch.
+    """Computes the softmax weights in plain torch; a minus sign marks a dropped weight.
 
-    It takes memory for all scores, several times, and is for looking at. FlashAttention's is not
-    normalised, but has the sums of the blocks that its kernel has seen.
+    It allocates several tensors of all scores, so it is for inspection. FlashAttention's S_dmask is
+    not normalised: its denominators are the sums that its kernel had at each block.
 
     Args:
-        q, k: As ``flashsmith.attention`` takes them.
-        spec: With dropout_p above 0 and rng_state.
+        q, k: See ``flashsmith.attention``.
+        spec: The specification, with dropout_p above 0 and rng_state.
 
     Returns:
-        (batch, nheads, seqlen_q, seqlen_k), of q's dtype; of packed sequences the longest's, with
-        zeros beyond the others.
+        (batch, nheads, seqlen_q, seqlen_k), of q's dtype; for packed sequences with the max
+        lengths, padded with zeros.
     """
     q, k = q.detach(), k.detach()
     packing = Packing(spec.cu_seqlens_q, spec.cu_seqlens_k, seqused_k=spec.seqused_k)
@@ -43,7 +43,7 @@ def signed_weights(q: torch.Tensor, k: torch.Tensor, spec: AttentionSpec) -> tor
 
 
 def no_weights(q: torch.Tensor) -> torch.Tensor:
-    """Returns what stands for them without dropout."""
+    """Returns the empty tensor that stands for the weights without dropout."""
     return q.new_empty(0)
 
 

@@ -12,8 +12,9 @@ from importlib.util import find_spec
 
 from flashsmith.errors import explaining_missing
 
-# Every module here needs torch. It is looked for, not imported: `vllm` is the plug-in that vLLM
-# loads in each of its processes, and those that do not compute start without torch.
+# Every module here needs torch. The check only looks for torch and does not import it: `vllm` is
+# the plug-in that vLLM loads in each of its processes, and processes that do not compute start
+# without torch.
 if find_spec("torch") is None:
     with explaining_missing():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")

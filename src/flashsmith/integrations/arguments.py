@@ -1,4 +1,4 @@
-"""What the functions of other libraries have in common in their arguments."""
+"""Checks and conversions of arguments that functions of several libraries share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flashsmith.ops.gate import explain
 
 
 def check_types(**tensors: torch.Tensor) -> None:
-    """Raises unless each is a tensor."""
+    """Raises TypeError unless each argument is a tensor."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
 
 
 def check_dimensions(sizes: Sequence[str], **tensors: torch.Tensor) -> None:
-    """Raises unless each is a tensor with so many dimensions."""
+    """Raises unless each argument is a tensor with this number of dimensions."""
     check_types(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim != len(sizes):
@@ -30,7 +30,7 @@ def check_dimensions(sizes: Sequence[str], **tensors: torch.Tensor) -> None:
 
 
 def check_heads(enable_gqa: bool, query: torch.Tensor, key: torch.Tensor) -> None:
-    """Raises if heads of (batch, heads, seq_len, d_head) are shared, and ``enable_gqa`` is off."""
+    """Raises if heads of (batch, heads, seq_len, d_head) are shared but ``enable_gqa`` is off."""
     if type(enable_gqa) is not bool:
         raise TypeError(f"enable_gqa is {enable_gqa!r}; expected True or False")
     if not enable_gqa and query.shape[1] != key.shape[1]:
@@ -41,8 +41,8 @@ def check_heads(enable_gqa: bool, query: torch.Tensor, key: torch.Tensor) -> Non
 
 
 def cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-    """As torch casts the arguments of its own attention: where autocast is on for the device of the
-    first, all of floating point but float64 become of autocast's dtype."""
+    """Casts tensors as torch's own attention does: if autocast is on for the first tensor's device,
+    all floating-point tensors but float64 get autocast's dtype."""
     kind = tensors[0].device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
@@ -55,10 +55,10 @@ def cast_by_autocast(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
 def with_positive_scale(
     query: torch.Tensor, scale: float | None
 ) -> tuple[torch.Tensor, float | None]:
-    """Returns what gives the same scores with a scale that kernels take: they take positive ones.
+    """Returns query and scale with equal scores and a positive scale, as kernels require.
 
     Raises:
-        TypeError, ValueError: scale is no number that float32 arithmetic can work with.
+        TypeError, ValueError: scale is not a number that float32 arithmetic supports.
     """
     if scale is None:
         return query, None
@@ -76,7 +76,7 @@ def with_positive_scale(
 
 
 def float32(name: str, t: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns a parameter of a model, which has the model's dtype."""
+    """Returns a model's parameter, which has the model's dtype, in float32; None for None."""
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):

@@ -1,4 +1,4 @@
-"""torch's flex_attention, by flashsmith's kernels."""
+"""torch's flex_attention, computed by flashsmith's kernels."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def flex_attention(
     *,
     return_aux: AuxRequest | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor] | tuple[torch.Tensor, AuxOutput]:
-    """torch.nn.attention.flex_attention.flex_attention, by flashsmith's kernels.
+    """Computes torch.nn.attention.flex_attention.flex_attention with flashsmith's kernels.
 
-    Differentiable by query, key and value, and by the log-sum-exp, too.
+    The result is differentiable by query, key and value, also through the log-sum-exp.
 
     Args:
         query: (batch, heads, seq_len_q, d_head), float16 or bfloat16; float32 under autocast, which
             casts it.
-        key: (batch, heads_kv, seq_len_k, d_head). Its batch, and value's, may be 1 beside a
-            block_mask for query's.
+        key: (batch, heads_kv, seq_len_k, d_head). The batch of key and value may be 1 if a
+            block_mask has query's batch.
         value: (batch, heads_kv, seq_len_k, d_v).
         score_mod: f(score, b, h, q_idx, kv_idx), the new score.
-        block_mask: From torch's create_block_mask or flashsmith's.
+        block_mask: A mask from torch's or flashsmith's create_block_mask.
         scale: None: 1 / sqrt(d_head). It may be 0 or negative.
-        enable_gqa: heads may be a multiple of heads_kv.
-        return_lse: Also return the log-sum-exp, float32 (batch, heads, seq_len_q).
-        kernel_options: None; torch's are those of its Triton kernels.
-        return_aux: torch's AuxRequest, in place of ``return_lse``: also return an AuxOutput, with
-            the log-sum-exp if it asks for that. There are no ``max_scores``.
+        enable_gqa: Whether heads may be a multiple of heads_kv.
+        return_lse: Whether to also return the log-sum-exp, float32 (batch, heads, seq_len_q).
+        kernel_options: Must be None; torch's options are for its Triton kernels.
+        return_aux: torch's AuxRequest, which replaces ``return_lse``: the AuxOutput has the
+            log-sum-exp if it is requested. ``max_scores`` are not supported.
 
     Returns:
         (batch, heads, seq_len_q, d_v), in memory (batch, seq_len_q, heads, d_v); with
@@ -92,7 +92,7 @@ def flex_attention(
 
 
 def _check_request(return_aux: AuxRequest, return_lse: bool) -> None:
-    from torch.nn.attention.flex_attention import AuxRequest  # which takes a while to import
+    from torch.nn.attention.flex_attention import AuxRequest  # it takes a while to import
 
     if not isinstance(return_aux, AuxRequest):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Heads of any size, in rows of any layout: what kernels do not take as it lies is copied."""
+"""Heads of any size, in rows of any layout: copies what kernels cannot read directly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def attend_any_head(
     out: torch.Tensor | None = None,
     **keywords: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` of q, k and v with any strides, whose d_head and d_v need not be multiples of
-    8."""
+    """Computes ``attention`` of q, k and v with any strides; d_head and d_v need not be multiples
+    of 8."""
     d_head, d_v = q.shape[-1], v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
         q, k, v = readable(q), readable(k), readable(v)
@@ -49,7 +49,7 @@ def attend_spec_of_any_head(
     return_lse: bool,
     deterministic: bool,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attend_any_head`` of a specification, which costs less on the host."""
+    """Computes ``attend_any_head`` of a specification, at a lower cost on the host."""
     d_head, d_v = q.shape[-1], v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
         if not _are_contiguous(q, k, v):
@@ -65,8 +65,8 @@ def attend_spec_of_any_head(
 def decode_any_head(
     asked: DecodeOptions, call: DecodeCall
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``decode`` of q, k_new and v_new with any strides, whose d_head and d_v need not be multiples
-    of 8. The whole cache is copied where they are not, and where it is appended to, back again."""
+    """Computes ``decode`` of q, k_new and v_new with any strides; d_head and d_v need not be
+    multiples of 8. If they are not, the whole cache is copied, and copied back after an append."""
     q, cache, new = call.q, call.cache, call.new
     d_head, d_v = q.shape[-1], cache.v.shape[-1]
     if not d_head % _STEP and not d_v % _STEP:
@@ -90,7 +90,7 @@ def decode_any_head(
 def _decoded(
     asked: DecodeOptions, call: DecodeCall
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    found = run_as_before(*call.told(asked))  # what is hot does without looking at each argument
+    found = run_as_before(*call.told(asked))  # repeats a known call without its checks
     o, lse, _ = run_decode(asked, call) if found is None else found
     return o if lse is None else (o, lse)
 
@@ -104,7 +104,7 @@ def _refuse_out(out: torch.Tensor | None, d_head: int, d_v: int) -> None:
 
 
 def _cut(result: Any, d_v: int) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Without what pads o; the log-sum-exp has nothing of it."""
+    """Removes the padding of o; the log-sum-exp has none."""
     if isinstance(result, tuple):
         return result[0][..., :d_v], result[1]
     o: torch.Tensor = result[..., :d_v]
@@ -117,8 +117,8 @@ def _padded(t: torch.Tensor) -> torch.Tensor:
 
 
 def _are_contiguous(*tensors: torch.Tensor) -> bool:
-    """Returns whether ``readable`` has nothing to copy, as in nearly all calls: asked of all
-    tensors at once, because three calls of it are a tenth of what the host spends on a packed
+    """Returns whether ``readable`` has nothing to copy, as in nearly all calls. One check serves
+    all tensors, because three calls of ``readable`` take a tenth of the host's time for a packed
     call."""
     if is_compiling():
         return False
@@ -129,13 +129,13 @@ def _are_contiguous(*tensors: torch.Tensor) -> bool:
 
 
 def readable(t: torch.Tensor) -> torch.Tensor:
-    """Copied, where kernels cannot read chunks of 16 bytes: of rows with gaps between elements, or
-    that begin elsewhere than at a multiple of 8 elements. A graph cannot ask where in its memory a
-    tensor begins."""
+    """Returns t, or a copy if kernels cannot read it in chunks of 16 bytes: its rows have gaps
+    between elements, or begin at no multiple of 8 elements. A graph cannot know the offset of a
+    tensor in its memory."""
     if t.is_contiguous() and (is_compiling() or not t.storage_offset() % _STEP):
         return t
     strides = t.stride()
-    if len(strides) not in (3, 4):  # which is refused by whoever reads it
+    if len(strides) not in (3, 4):  # its reader refuses it
         return t
     first, second, before_last = strides[0], strides[1], strides[-2]
     if (

@@ -1,4 +1,4 @@
-"""A mask of transformers that is described, and is made where somebody reads its elements."""
+"""A mask of transformers that is described, and materialised only when its elements are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-# Methods that Python finds by the class alone.
+# Python looks these methods up in the class alone.
 _OPERATORS = (
     *("bool", "len", "iter", "invert", "and", "rand", "or", "ror", "xor", "rxor"),
     *("eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "mul", "rmul"),
@@ -16,18 +16,18 @@ _OPERATORS = (
 
 
 class LazyMask:
-    """Stands for a tensor (batch, 1, q_length, kv_length) that is added to the scores: 0 where a
-    query sees a key, and the least number elsewhere, as all models know it of eager attention.
+    """Describes a tensor (batch, 1, q_length, kv_length) that is added to the scores: 0 where a
+    query sees a key, and the dtype's min elsewhere, as all models expect it for eager attention.
 
-    ``attention_forward`` reads the description. Models may do with it what they do with a tensor:
-    it computes the elements then, and goes on with these. It is no subclass of ``torch.Tensor``,
-    so that a compiled graph takes one, makes one, and specialises on the numbers that it reads.
+    ``attention_forward`` reads the description. Models may use it like a tensor: it is then
+    materialised. It is not a subclass of ``torch.Tensor``, so that a compiled graph can take and
+    make one, and specialises on the numbers that it reads.
 
     Attributes:
-        offset: How many keys stand before the one beside the first query.
-        behind, ahead: How far from the key beside it a query sees; None is without an end.
-        tokens: bool (batch, kv_length), where there is a token; None for everywhere.
-        sequences: (batch, length), the number of the sequence that a token is of; or None.
+        offset: The number of keys before the first query's diagonal.
+        behind, ahead: The number of keys that a query sees on each side of its diagonal; None: all.
+        tokens: bool (batch, kv_length), True for a token; None: all are tokens.
+        sequences: (batch, length), the number of each token's sequence; None: one sequence.
     """
 
     ndim = 4
@@ -65,37 +65,37 @@ class LazyMask:
 
     @property
     def is_banded(self) -> bool:
-        """Whether the place of a query says something of the keys that it sees."""
+        """Whether the position of a query restricts the keys that it sees."""
         return self.behind is not None or self.ahead is not None
 
     @property
     def has_window(self) -> bool:
-        """Whether a query sees fewer keys than all, or than all up to its own."""
+        """Whether a query sees fewer keys than all, or than all up to its diagonal."""
         cut = self.behind is not None and self.behind < self.seen - 1
         return cut or bool(self.ahead)
 
     @property
     def hides_nothing(self) -> bool:
-        """Whether it needs no look at positions to see that all is seen."""
+        """Whether every query sees every key, which is decided without reading positions."""
         sides = (self.behind, self.ahead)
         wide = all(n is None or n > self.kv_length + abs(self.offset) for n in sides)
         return wide and self.tokens is None and self.sequences is None
 
     @property
     def seen(self) -> int:
-        """The number of keys behind which no query sees one."""
+        """The number of first keys that some query may see; none sees a later key."""
         if self.ahead is None:
             return self.kv_length
         return min(self.kv_length, max(0, self.offset + self.q_length + self.ahead))
 
     def once(self, key: object, find: Callable[[], Any]) -> Any:
-        """Returns what all layers ask of the mask, found out once."""
+        """Returns a result that all layers need of the mask; the first layer computes it."""
         if key not in self._found:
             self._found[key] = find()
         return self._found[key]
 
     def whole(self) -> torch.Tensor:
-        """Returns the tensor. A graph makes its own, which does not outlive it."""
+        """Returns the tensor. A graph makes a new one, which does not outlive the graph."""
         if torch.compiler.is_compiling():
             return self._made()
         tensor: torch.Tensor = self.once("whole", self._made)
@@ -134,7 +134,7 @@ class LazyMask:
         return True
 
     def to(self, *arguments: Any, **keywords: Any) -> Any:
-        """Returns a description, but of a dtype that is no floating one."""
+        """Returns a description, or a tensor for a dtype that is not floating-point."""
         like = torch.empty((), dtype=self.dtype, device=self.device).to(*arguments, **keywords)
         if not like.is_floating_point():
             return self.whole().to(*arguments, **keywords)
@@ -143,7 +143,7 @@ class LazyMask:
         return self._part(slice(None), slice(None), like)
 
     def __getitem__(self, index: Any) -> Any:
-        """A description, if neighbouring queries and keys are asked for; else a tensor."""
+        """Returns a description for a slice of queries and keys; else a tensor."""
         every = slice(None)
         if (
             self.sequences is None
@@ -186,8 +186,8 @@ class LazyMask:
 
 
 def added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns what is added to the scores for a bool tensor, which is True where a query sees a
-    key."""
+    """Returns the tensor that is added to the scores, for a bool tensor that is True where a query
+    sees a key."""
     return torch.zeros_like(sees, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
 
 

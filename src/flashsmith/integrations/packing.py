@@ -1,4 +1,4 @@
-"""Between tensors with padding and sequences that lie one behind the other."""
+"""Conversion between padded tensors and packed sequences."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch.nn.functional as F
 
 
 class Packing(NamedTuple):
-    """Where the tokens of a mask (batch, seq_len) lie.
+    """The positions of the tokens of a mask (batch, seq_len).
 
     Attributes:
-        indices: (total,): of the tokens, in (batch * seq_len).
-        cu_seqlens: int32 (batch + 1,): where each sequence begins among them, and their number.
-        max_seqlen: The length of the longest.
+        indices: (total,): the tokens' indices in (batch * seq_len).
+        cu_seqlens: int32 (batch + 1,): the offset of each sequence, and the number of tokens.
+        max_seqlen: The max length of a sequence.
     """
 
     indices: torch.Tensor
@@ -23,7 +23,8 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, mask: torch.Tensor) -> Packing:
-        """mask: (batch, seq_len); not zero where there is a token. Waits for the device."""
+        """Returns the packing of a mask (batch, seq_len) that is not zero for a token. Waits for
+        the device."""
         lengths = (mask != 0).sum(-1, dtype=torch.int32)
         return cls(
             mask.flatten().nonzero().flatten(),
@@ -32,12 +33,12 @@ class Packing(NamedTuple):
         )
 
     def pack(self, t: torch.Tensor) -> torch.Tensor:
-        """(batch, seq_len, ...) -> (total, ...)."""
+        """Returns the tokens (total, ...) of (batch, seq_len, ...)."""
         return t.flatten(0, 1)[self.indices]
 
 
 def unpack(t: torch.Tensor, indices: torch.Tensor, batch: int, seq_len: int) -> torch.Tensor:
-    """(total, ...) -> (batch, seq_len, ...), with 0 where no index points."""
+    """Returns (batch, seq_len, ...) from tokens (total, ...), with 0 at all other positions."""
     padded = t.new_zeros((batch * seq_len, *t.shape[1:]))
     padded[indices] = t
     return padded.view(batch, seq_len, *t.shape[1:])

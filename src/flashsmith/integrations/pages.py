@@ -1,4 +1,4 @@
-"""Packed queries over keys and values that lie in pages of a cache."""
+"""Packed queries over a paged KV cache."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ def attend_pages(
     deterministic: bool = False,
     **semantics: Any,
 ) -> _Result:
-    """``attention`` of packed queries over pages. Not differentiable.
+    """Computes ``attention`` of packed queries over pages; the result is not differentiable.
 
-    Where no request has many queries, ``decode`` reads the pages. Otherwise kernels of the forward
-    do, where there are such and a copy would take longer: on compute capability 9.0, and the
-    emulator, of pages of a multiple of 16 rows. Else those that the table lists for the longest
-    request are copied, for all: 2 * batch * max_seqlen_k rows, rounded up to pages; so are those of
-    8 bits, which become numbers of q's dtype. Lengths, pages and scales are read on the device in
-    all cases, so that a CUDA graph replays with others; pages outside of the cache are never
-    followed.
+    If no request has many queries, ``decode`` reads the pages. Otherwise the forward's kernels read
+    them if they can and a copy would take longer: on compute capability 9.0 and the emulator, with
+    pages of a multiple of 16 rows. Otherwise pages are copied, for each request as many as the
+    longest has: 2 * batch * max_seqlen_k rows, rounded up to pages; FP8 pages are converted to q's
+    dtype. Lengths, the page table and scales are always read on the device, so that a CUDA graph
+    may replay with others; page numbers outside the cache are never followed.
 
     Args:
         q: (total_q, n_heads, d_head).
         k, v: (n_pages, page_size, n_heads_kv, d_head), with any strides, of q's dtype or both
             float8_e4m3fn.
-        block_table: int32 (batch, pages): the pages of each request; beyond its keys anything.
-        cu_seqlens_q: int32 (batch + 1,).
-        cu_seqlens_k: int32 (batch + 1,): request b has as many keys as element b is less than the
-            next; they say nothing of where keys lie.
-        seqused_k: int32 (batch,): how many keys each request has, in place of cu_seqlens_k.
-        max_seqlen_q, max_seqlen_k: No request has more.
-        k_scale, v_scale: Of ``decode``: what keys and values of float8_e4m3fn are multiplied with.
-        splits: Of ``decode``.
-        semantics: softmax_scale, causal, window_size, softcap, alibi_slopes and sinks of
+        block_table: int32 (batch, pages): the pages of each request; entries beyond its keys may be
+            anything.
+        cu_seqlens_q: int32 (batch + 1,): the offsets of requests in q.
+        cu_seqlens_k: int32 (batch + 1,): request b has cu_seqlens_k[b + 1] - cu_seqlens_k[b] keys;
+            these are not offsets into k.
+        seqused_k: int32 (batch,): the number of keys of each request, in place of cu_seqlens_k.
+        max_seqlen_q, max_seqlen_k: Upper bounds for every request.
+        k_scale, v_scale: The scales of float8_e4m3fn keys and values; see ``decode``.
+        splits: See ``decode``.
+        semantics: softmax_scale, causal, window_size, softcap, alibi_slopes and sinks; see
             ``attention``.
 
     Raises:
-        NotImplementedError: A tensor requires a gradient, or dropout is asked for.
-        TypeError, ValueError: As ``attention`` and ``decode``; page numbers and lengths are looked
-            at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
+        NotImplementedError: A tensor requires a gradient, or dropout_p is not 0.
+        TypeError, ValueError: See ``attention`` and ``decode``; page numbers and lengths are
+            checked on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
     """
     if dropout_p:
         raise NotImplementedError(
@@ -107,7 +107,7 @@ def attend_pages(
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """o as a result of tensors that require a gradient, of which none is computed."""
+    """Returns o as a result of tensors that require a gradient, but refuses to compute one."""
 
     @staticmethod
     def forward(ctx: Any, o: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
@@ -123,8 +123,8 @@ class _WithoutGradient(torch.autograd.Function):
 def attend_pages_of_a_model(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **keywords: Any
 ) -> _Result:
-    """``attend_pages``, which a model may also call outside of ``torch.no_grad()``: a backward
-    through the result is refused, not the call, as FlashAttention does."""
+    """Computes ``attend_pages`` for a model that may call it outside of ``torch.no_grad()``: as in
+    FlashAttention, the backward through the result is refused, not the call."""
     given = q, k, v, keywords.get("sinks")
     if is_compiling() or keywords.get("out") is not None or not needs_gradient(*given):
         return attend_pages(q, k, v, **keywords)
@@ -205,7 +205,7 @@ def _check_size(name: str, t: torch.Tensor, size: int) -> None:
 
 
 def _look(name: str, cache: KVCache, max_seqlen_k: int | None) -> None:
-    """Raises ValueError for lengths and pages that would be cut off."""
+    """Raises ValueError for lengths and page numbers that kernels would clamp."""
     assert cache.block_table is not None
     rows, lengths = cache.rows, cache.seqlens.tolist()
     for request, length in enumerate(lengths):
@@ -228,8 +228,8 @@ def _decoded(
     return_lse: bool,
     semantics: dict[str, Any],
 ) -> _Result:
-    """``decode`` has equal numbers of queries: each request's last ``n`` rows, whose diagonals are
-    right for all that are its own, whatever stands before them."""
+    """Computes the queries by ``decode``, which needs equal numbers of queries: each request's last
+    ``n`` rows. The diagonals of the request's own queries are right, whatever rows precede them."""
     batch, ends = cu_seqlens_q.numel() - 1, cu_seqlens_q[1:]
     rows = ends[:, None] + torch.arange(-n, 0, dtype=torch.int32, device=q.device)
     last = q.index_select(0, rows.clamp(0, q.shape[0] - 1).flatten())

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention, by flashsmith's kernels."""
+"""torch's scaled_dot_product_attention, computed by flashsmith's kernels."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, by flashsmith's kernels.
+    """Computes torch.nn.functional.scaled_dot_product_attention with flashsmith's kernels.
 
-    Differentiable by query, key, value and an attn_mask of query's dtype.
+    The result is differentiable by query, key, value and an attn_mask of query's dtype.
 
     Args:
         query: (batch, heads, seq_len_q, d_head), float16 or bfloat16; float32 under autocast, which
-            casts it. There may also be several dimensions of batches, or none, nor of heads; they
+            casts it. There may also be several batch dimensions, or none, or no heads; dimensions
             are broadcast.
         key: (batch, heads_kv, seq_len_k, d_head).
         value: (batch, heads_kv, seq_len_k, d_v).
-        attn_mask: What fits (batch, heads, seq_len_q, seq_len_k) by broadcasting: bool, True where
-            a query sees a key; or of query's dtype or float32, added to the scores.
+        attn_mask: A tensor that broadcasts to (batch, heads, seq_len_q, seq_len_k): bool, True
+            where a query sees a key; or of query's dtype or float32, added to the scores.
         dropout_p: The share of weights that are dropped, in training or not.
         is_causal: Query i sees keys up to i, whatever the lengths are.
         scale: None: 1 / sqrt(d_head). It may be 0 or negative.
-        enable_gqa: heads may be a multiple of heads_kv.
+        enable_gqa: Whether heads may be a multiple of heads_kv.
 
     Returns:
         (batch, heads, seq_len_q, d_v), in memory (batch, seq_len_q, heads, d_v). A query that sees
@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
 
     Raises:
         NotImplementedError: An attn_mask of float32 requires a gradient.
-        TypeError, ValueError: An argument that is not taken; names it.
+        TypeError, ValueError: An argument is not supported; the message names it.
     """
     check_types(query=query, key=key, value=value)
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
@@ -86,10 +86,10 @@ def scaled_dot_product_attention(
 def _broadcast(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> tuple[tuple[int, ...], Sequence[torch.Tensor]]:
-    """Returns the sizes of the result before seq_len, and the three of four dimensions. Heads
-    are broadcast where they are not shared."""
+    """Returns the sizes of the result before seq_len, and the three tensors with four dimensions.
+    Heads are broadcast unless they are shared."""
     given = {"query": query, "key": key, "value": value}
-    behind = 3 if enable_gqa else 2  # of dimensions that are each tensor's own
+    behind = 3 if enable_gqa else 2  # dimensions that are not broadcast
     for name, t in given.items():
         if t.ndim < behind:
             raise ValueError(
@@ -112,7 +112,7 @@ def _broadcast(
 
 
 def _in_four(t: torch.Tensor, places: tuple[int, ...]) -> torch.Tensor:
-    """(batch, heads, seq_len, d_head) of what is broadcast to ``places`` before seq_len."""
+    """Returns t as (batch, heads, seq_len, d_head), broadcast to ``places`` before seq_len."""
     if t.ndim == 4 and t.shape[:2] == places:
         return t
     heads = places[-1] if places else 1
@@ -122,14 +122,14 @@ def _in_four(t: torch.Tensor, places: tuple[int, ...]) -> torch.Tensor:
 def _as_scores(
     attn_mask: torch.Tensor, places: tuple[int, ...], query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
-    """Returns a mask of the result's dimensions, for scores of four."""
+    """Returns a mask of the result's dimensions as one for scores with four dimensions."""
     _sizes(attn_mask, (*places, query.shape[2], key.shape[2]))
     return attn_mask if len(places) <= 2 or attn_mask.ndim <= 3 else _in_four(attn_mask, places)
 
 
 def _sizes(attn_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a mask's, as many as those of the scores. Raises ValueError: it cannot be
-    broadcast so."""
+    """Returns the mask's sizes, padded to the scores' dimensions. Raises ValueError if the mask
+    does not broadcast to the scores."""
     sizes = (*(1,) * (len(scores) - attn_mask.ndim), *attn_mask.shape)
     if len(sizes) == len(scores) and all(
         n in (1, whole) for n, whole in zip(sizes, scores, strict=True)
@@ -142,8 +142,8 @@ def _sizes(attn_mask: torch.Tensor, scores: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _added(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> dict[str, Any]:
-    """Returns the keywords of ``attention`` for it. A bias has query's dtype: float32 is read as
-    a tensor that a function captures."""
+    """Returns the keywords of ``attention`` for the mask. A bias must have query's dtype, so a
+    float32 mask is read as a tensor that a score_mod captures."""
     if attn_mask.dtype != torch.float32 or query.dtype == torch.float32:
         return {"bias": bias_of(attn_mask, query, key)}
     if needs_gradient(attn_mask):
@@ -160,10 +160,10 @@ def _added(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> d
 
 
 def bias_of(attn_mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Returns what is to be added to the scores, for a mask that is bool or this already.
+    """Returns the tensor that is added to the scores, for a bool mask or one of query's dtype.
 
     Args:
-        attn_mask: Broadcasts to (batch, heads, seq_len_q, seq_len_k).
+        attn_mask: A tensor that broadcasts to (batch, heads, seq_len_q, seq_len_k).
         query, key: (batch, heads, seq_len, d_head).
     """
     sizes = _sizes(attn_mask, (*query.shape[:3], key.shape[2]))

@@ -25,17 +25,17 @@ from flashsmith.runtime import GradientTensors
 
 NAME = "flashsmith"
 
-# (out, lse, rng_state, offset, debug_mask)
+# The elements are (out, lse, rng_state, offset, debug_mask).
 _Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-# (grad_query, grad_key, grad_value)
+# The elements are (grad_query, grad_key, grad_value).
 _Backward = tuple[torch.Tensor, ...]
 
 
 def register() -> None:
-    """Has torch know this implementation; torch.nn.attention.activate_flash_attention_impl uses it.
+    """Registers flashsmith for torch.nn.attention.activate_flash_attention_impl.
 
     Raises:
-        FlashsmithError: torch is too old for other implementations than its own.
+        FlashsmithError: torch is too old to register implementations.
     """
     try:
         from torch.nn.attention import register_flash_attention_impl
@@ -48,7 +48,7 @@ def register() -> None:
 
 
 class Override:
-    """Operators of torch that call flashsmith, until it is removed."""
+    """Overrides torch's operators with flashsmith's until ``remove``."""
 
     def __init__(self, key: str) -> None:
         self._library: Any = torch.library.Library("aten", "IMPL", key)  # type: ignore[no-untyped-call]
@@ -57,14 +57,14 @@ class Override:
                 self._library.impl(name, function, key, allow_override=True)  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
-        """Has torch's own kernels back."""
+        """Restores torch's own kernels."""
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
 
 def override(key: str = "CUDA") -> Override:
-    """Has torch's flash operators call flashsmith for tensors of a dispatch key."""
+    """Makes torch's flash operators call flashsmith for tensors of a dispatch key."""
     return Override(key)
 
 
@@ -78,8 +78,8 @@ def _sdpa(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """aten::_scaled_dot_product_flash_attention: (batch, heads, seq_len, d_head), causal from the
-    top left. The result lies in memory as query does, which torch.compile relies on."""
+    """Computes aten::_scaled_dot_product_flash_attention: (batch, heads, seq_len, d_head), causal
+    from the top left. The result has query's memory layout, which torch.compile relies on."""
     _refuse(return_debug_mask)
     out = torch.empty_like(query)
     dropout = _dropout(query, dropout_p)
@@ -109,8 +109,8 @@ def _forward(
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> _Forward:
-    """aten::_flash_attention_forward: (batch, seq_len, heads, d_head) or packed, causal from the
-    bottom right."""
+    """Computes aten::_flash_attention_forward: (batch, seq_len, heads, d_head) or packed, causal
+    from the bottom right."""
     _refuse(return_debug_mask)
     dropout = _dropout(query, dropout_p)
     if needs_gradient(query, key, value):
@@ -129,7 +129,7 @@ def _forward(
 
 
 def _forward_in_place(out: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-    """aten::_flash_attention_forward_no_dropout_inplace: the same into ``out``."""
+    """Computes aten::_flash_attention_forward_no_dropout_inplace: ``_forward`` into ``out``."""
     return _forward(*arguments, out=out, **options)[1]
 
 
@@ -150,8 +150,8 @@ def _sdpa_backward(
     _offset: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> _Backward:
-    """aten::_scaled_dot_product_flash_attention_backward, of ``_sdpa``. ``out`` and ``logsumexp``
-    may be combined from several calls, as context_parallel has them."""
+    """Computes aten::_scaled_dot_product_flash_attention_backward, the backward of ``_sdpa``.
+    ``out`` and ``logsumexp`` may be combined from several calls, as in context_parallel."""
     gradients = tuple(torch.empty_like(t) for t in (query, key, value))
     _differentiate(
         [t.transpose(1, 2) for t in (grad_out, query, key, value, out)],
@@ -182,7 +182,8 @@ def _backward(
     _offset: torch.Tensor | None = None,
     **options: Any,
 ) -> _Backward:
-    """aten::_flash_attention_backward, of ``_forward``. Rows that no sequence has are 0."""
+    """Computes aten::_flash_attention_backward, the backward of ``_forward``. Rows outside all
+    sequences are 0."""
     packing = _packing(cum_seq_q, cum_seq_k, max_q, max_k)
     make = torch.zeros_like if packing else torch.empty_like
     gradients = tuple(make(t) for t in (query, key, value))
@@ -206,7 +207,7 @@ _OPERATORS = {
 def _packing(
     cum_seq_q: torch.Tensor | None, cum_seq_k: torch.Tensor | None, max_q: int, max_k: int
 ) -> dict[str, Any]:
-    """torch has lengths of tensors that are not packed, too."""
+    """Returns the keywords of packed sequences; torch passes max lengths without offsets, too."""
     found: dict[str, Any] = {}
     if cum_seq_q is not None:
         found |= {"cu_seqlens_q": with_dense_rows(cum_seq_q), "max_seqlen_q": max_q}
@@ -240,7 +241,7 @@ def _options(
 def _dropout(
     query: torch.Tensor, dropout_p: float, rng_state: torch.Tensor | None = None
 ) -> dict[str, Any]:
-    """Returns the keywords of dropout; torch has states of unsigned numbers."""
+    """Returns the keywords of dropout; torch's states are unsigned."""
     if not check_dropout(dropout_p):
         return {}
     state = None if rng_state is None else rng_state.view(torch.int64)
@@ -253,7 +254,7 @@ def _refuse(return_debug_mask: bool) -> None:
 
 
 def _refuse_unknown_to_backward(**options: Any) -> None:
-    """Raises for what torch does not tell its operator of gradients."""
+    """Raises for arguments that torch does not pass to its backward operator."""
     for name in ("alibi_slopes", "seqused_k", "block_table"):
         if options.get(name) is not None:
             raise NotImplementedError(
@@ -264,7 +265,7 @@ def _refuse_unknown_to_backward(**options: Any) -> None:
 
 @torch.no_grad()
 def _attend(*tensors: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's operators have their gradients from others."""
+    """Computes attention without autograd: torch's operators have separate backward operators."""
     attend: Any = attend_pages if "block_table" in keywords else attend_any_head
     result = attend(*tensors, return_lse=True, **keywords)
     assert isinstance(result, tuple)
@@ -280,7 +281,7 @@ def _differentiate(
     softmax_scale: float | None,
     **semantics: Any,
 ) -> None:
-    """Writes the gradients by query, key and value.
+    """Computes the gradients by query, key and value into ``into``.
 
     Args:
         tensors: grad_out, query, key, value and out: (batch, seq_len, heads, d_head) or packed.
@@ -293,7 +294,7 @@ def _differentiate(
 def _of_dropout(
     query: torch.Tensor, dropout_p: float = 0.0, rng_state: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """rng_state, what nobody reads, and no debug_mask."""
+    """Returns rng_state, an unused offset, and an empty debug_mask."""
     unused = query.new_empty((), dtype=torch.uint64), query.new_empty(0)
     if rng_state is None:
         return query.new_empty(2, dtype=torch.uint64), *unused

@@ -27,21 +27,21 @@ from flashsmith.reference.dropout import check_dropout
 
 NAME = "smith"
 
-# What models hand to their attention function that changes the result, and is not served.
+# Arguments of models that would change the result and are not supported.
 _REFUSED = {
     "cache": "a paged cache is",
     "block_indices": "attention to chosen blocks of keys is",
 }
-# How transformers passes packed sequences.
+# The names under which transformers passes packed sequences.
 _PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
 def register(name: str = NAME) -> str:
-    """Has transformers know flashsmith's attention, and its masks, by a name.
+    """Registers flashsmith's attention and masks with transformers under a name.
 
     Args:
-        name: For ``attn_implementation``; without "flash" in it: transformers takes such a name for
-            one of FlashAttention's packages, looks for that, and fails.
+        name: The name for ``attn_implementation``. It must not contain "flash", because
+            transformers would look for a FlashAttention package and fail.
 
     Returns:
         name.
@@ -75,27 +75,28 @@ def attention_forward(
     indices: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer.
+    """Computes the attention of one layer.
 
-    Whether it is causal, and its window, are what a mask of ``transformers_masks`` says. A layer's
-    own words count beside a mask of padding alone. Without a mask every query sees every key, as in
-    eager attention, whatever attributes the layer has; unless ``is_causal`` is True, and the
+    A mask of ``transformers_masks`` says whether attention is causal, and its window. The layer's
+    attributes count only with a padding mask. Without a mask every query sees every key, as in
+    eager attention, whatever the layer's attributes are; unless ``is_causal`` is True and the
     model's configuration does not say otherwise.
 
     Args:
-        query: (batch, heads, seq_len_q, d_head); key and value with their own heads and length.
-        attention_mask: As ``transformers_masks`` makes it; a caller's own that broadcasts to
-            (batch, heads, seq_len_q, seq_len_k), bool or added to the scores, and all that counts;
-            or (batch, seq_len_k) of bool or integers, not 0 where there is a token.
+        query: (batch, heads, seq_len_q, d_head); the heads and length of key and value may differ.
+        attention_mask: A mask of ``transformers_masks``; or a caller's mask that broadcasts to
+            (batch, heads, seq_len_q, seq_len_k), bool or added to the scores, which alone counts;
+            or a padding mask (batch, seq_len_k) of bool or integers, not 0 for a token.
         dropout: The share of weights that are dropped, below 1.
-        sliding_window: Of causal attention, how many keys up to its own a query sees; else as many
-            after its own, too. Not read beside a mask that says it, or where all is seen.
-        is_causal: None: beside a mask of padding, as the module's attribute ``is_causal``.
+        sliding_window: The number of keys up to its diagonal that a query sees; without causality
+            as many after the diagonal, too. It is read only with a padding mask, or if attention is
+            causal without a mask.
+        is_causal: None: with a padding mask, the module's attribute ``is_causal`` decides.
         s_aux: (heads,): the logits of sinks.
         position_bias: (batch or 1, heads, seq_len_q, seq_len_k): added to the scores.
         sinks: (batch, heads, seq_len_q, 1): the logits of sinks of each query.
-        indices: (batch, seq_len_q, any): of the only keys that a query may see.
-        keywords: Of packed sequences cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k.
+        indices: (batch, seq_len_q, any): the indices of the only keys that a query may see.
+        keywords: cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k of packed sequences.
 
     Returns:
         (batch, seq_len_q, heads, d_v), and None in place of the weights.
@@ -129,7 +130,7 @@ def attention_forward(
         "causal": mask.ahead == 0,
         "window_size": tuple(-1 if n is None else n for n in (mask.behind, mask.ahead)),
     }
-    if mask.seen != key.shape[2]:  # a slice takes time, even of all
+    if mask.seen != key.shape[2]:  # slicing takes time, even if it keeps all keys
         key, value = key[:, :, : mask.seen], value[:, :, : mask.seen]
     if position_bias is not None:
         return _attend_with_bias(query, key, value, None, position_bias, **semantics), None
@@ -159,7 +160,8 @@ def _mask_of_layer(
     is_causal: bool | None,
     sliding_window: int | None,
 ) -> LazyMask:
-    """Returns what is seen without a mask of transformers, the queries beside the last keys."""
+    """Returns the mask of a layer without a mask of transformers; the last query's diagonal is the
+    last key."""
     batch, _, q_length, _ = query.shape
     kv_length = key.shape[2]
     config = getattr(module, "config", None)
@@ -194,7 +196,7 @@ def _mask_of_layer(
 
 
 def _without_other_keys(mask: Any, indices: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """mask, of which a query sees no keys but those of its indices, (batch, seq_len_q, any)."""
+    """Returns the mask without all keys but those of ``indices``, (batch, seq_len_q, any)."""
     mask = mask.whole() if isinstance(mask, LazyMask) else mask
     chosen = indices.new_zeros((*indices.shape[:2], key.shape[2]), dtype=torch.bool)
     chosen = chosen.scatter(-1, indices.long(), True)[:, None]
@@ -211,8 +213,8 @@ def _with_key_of_sinks(
     key: torch.Tensor,
     value: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns what is added to the scores, keys and values, with a key whose score is the sink's
-    logit and whose value is 0."""
+    """Returns bias, keys and values with an additional key, whose score is the sink's logit and
+    whose value is 0."""
     bias = added(mask, key.dtype) if mask.dtype == torch.bool else mask
     bias = bias if position_bias is None else bias + position_bias
     bias = bias.to(key.dtype).expand(*sinks.shape[:3], -1)
@@ -223,7 +225,7 @@ def _with_key_of_sinks(
 def _can_be_said(
     mask: LazyMask, query: torch.Tensor, key: torch.Tensor, position_bias: torch.Tensor | None
 ) -> bool:
-    """Returns whether kernels have words for the mask; else its elements are added to the
+    """Returns whether kernel arguments can express the mask; else its elements are added to the
     scores."""
     varlen = mask.tokens is not None or mask.sequences is not None
     if mask.is_banded:
@@ -239,7 +241,7 @@ def _can_be_said(
         return False
     if mask.tokens is None:
         return True
-    # Tokens that are packed one behind the other lose the gaps that a window counts.
+    # Packing drops the padding between tokens, which a window would count.
     return mask.sequences is None and not (mask.has_window and _has_gaps(mask))
 
 
@@ -260,7 +262,7 @@ def _attend_with_bias(
     position_bias: torch.Tensor | None,
     **semantics: Any,
 ) -> torch.Tensor:
-    """With a number for each query and key; of tensors (batch, heads, seq_len, d_head)."""
+    """Computes attention with a bias for each query and key, of (batch, heads, seq_len, d_head)."""
     keys = key.shape[2]
     bias = None
     if mask is not None:
@@ -275,7 +277,7 @@ def _attend_with_bias(
 def _attend_packed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **semantics: Any
 ) -> torch.Tensor:
-    """Of tensors (batch, seq_len, heads, d_head) whose tokens are all there."""
+    """Computes attention of (batch, seq_len, heads, d_head) without padding as packed sequences."""
     o = _attend(*(t.flatten(0, 1) for t in (q, k, v)), **semantics)
     return o.view(*q.shape[:2], *o.shape[1:])
 
@@ -283,10 +285,10 @@ def _attend_packed(
 def _attend_with_padding(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: LazyMask, **semantics: Any
 ) -> torch.Tensor:
-    """Of the keys that are there, one behind the other.
+    """Computes attention over packed keys, without padding.
 
-    The queries of causal and of window attention are those of the last keys, so that their padding
-    is known: it is left out, and gives 0. Other queries may be of another sequence.
+    In causal and window attention, the queries belong to the last keys, so their padding is known:
+    padded queries are left out and give 0. Other queries may belong to another sequence.
     """
     batch, seq_len = q.shape[:2]
     keys = k.shape[1]
@@ -313,8 +315,8 @@ def _is_a_step(
     mask: LazyMask,
     semantics: dict[str, Any],
 ) -> bool:
-    """Returns whether the queries are the next few of sequences whose earlier keys a cache
-    holds, and ``decode`` computes all that is asked for."""
+    """Returns whether the queries are the next few of sequences in a KV cache, and ``decode``
+    supports all options of the call."""
     seq_len, keys = q.shape[1], k.shape[1]
     rows = seq_len * (q.shape[2] // max(k.shape[2], 1))
     if not mask.is_banded or seq_len == keys or rows > MIN_FORWARD_ROWS or semantics["dropout_p"]:
@@ -323,8 +325,8 @@ def _is_a_step(
 
 
 def _left_padding(mask: LazyMask, keys: int) -> torch.Tensor | None:
-    """Returns how many keys come before each sequence's first token: int32 (batch,); None: there
-    is padding behind it, too. Waits for the device, once for all layers."""
+    """Returns the number of keys before each sequence's first token, int32 (batch,); None if there
+    is padding behind a token, too. Waits for the device, once for all layers."""
     tokens: Any = mask.tokens
 
     def find() -> torch.Tensor | None:
@@ -350,7 +352,8 @@ def _decode(
     sinks: torch.Tensor | None,
     dropout_p: float,
 ) -> torch.Tensor:
-    """Keys and values are read where they lie, behind their padding."""
+    """Computes the queries by ``decode``, which reads keys and values in place, behind their
+    padding."""
     asked = DecodeOptions(None, causal, window_size, softcap, 0, softmax_scale)
     cache = KVCache(readable(k), readable(v), leftpad=pads)
     o = decode_any_head(asked, DecodeCall(q, cache, None, None, False, None, sinks))
@@ -359,7 +362,7 @@ def _decode(
 
 
 def _packing_of(mask: LazyMask, begin: int, end: int) -> Packing:
-    """Returns the packing of some columns of the padding."""
+    """Returns the packing of some columns of the padding mask."""
     tokens: Any = mask.tokens
     packing: Packing = mask.once((begin, end), lambda: Packing.of(tokens[:, begin:end]))
     return packing
@@ -374,7 +377,7 @@ def _has_gaps(mask: LazyMask) -> bool:
 
 
 def _packed_by_numbers(mask: LazyMask) -> dict[str, Any]:
-    """Returns the keywords of sequences that have numbers."""
+    """Returns the keywords of packed sequences for a mask that numbers them."""
     numbers: Any = mask.sequences
 
     def find() -> dict[str, Any]:
@@ -401,6 +404,7 @@ def _packed(
 
 
 def _as_value(t: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Rotary embeddings and norms of some models give float32, beside values of 16 bits."""
+    """Returns t in value's dtype: rotary embeddings and norms of some models return float32 beside
+    16-bit values."""
     dtype = value.dtype
     return t if t.dtype == dtype or dtype == torch.float32 else t.to(dtype)

@@ -1,10 +1,10 @@
-"""The masks of transformers' layers, with no mask of queries times keys if it can be.
+"""The masks of transformers' layers, without materialising queries times keys if possible.
 
-A mask is made once for all layers, and given to the attention of each. What its functions say is
-handed on as a ``LazyMask``: whether it is causal, its window, padding and sequences. A layer's own
-attributes are not asked: many say something else than their model's masks. What kernels have no
-words for, and what a model asks for to work on itself, is a tensor (batch, 1, seq_len_q, seq_len_k)
-that is added to the scores: every model knows this of eager attention, not all know a bool one.
+A mask is made once for all layers and passed to each layer's attention. A ``LazyMask`` describes
+what the mask functions compute: causality, window, padding and sequences. Attributes of layers are
+ignored, because many contradict their model's masks. A mask that kernel arguments cannot express,
+or that a model works on itself, becomes a tensor (batch, 1, seq_len_q, seq_len_k) that is added to
+the scores: every model supports this form, as in eager attention, but not all support a bool mask.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ def _code(function: MaskFunction) -> object:
 
 
 def _made_by(maker: Callable[..., MaskFunction], *arguments: object) -> object:
-    """Returns what tells the functions that ``maker`` returns from others."""
+    """Returns an object that identifies the functions that ``maker`` returns."""
     return _code(maker(*arguments))
 
 
 def _remapped() -> object:
-    """Of what newer versions of transformers have around the numbers of packed sequences."""
+    """Identifies the wrapper that newer versions of transformers have around packed-sequence
+    masks."""
     maker = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
     return _made_by(maker, causal_mask_function, None) if maker else object()
 
 
-# Types of layers whose attention gets the mask as it was made, or none.
+# Types of layers whose attention gets the mask unchanged, or none.
 _PLAIN = frozenset(
     (
         *("full_attention", "sliding_attention", "chunked_attention", "window_attention"),
@@ -74,23 +75,24 @@ def attention_mask(
     attention_mask: torch.Tensor | LazyMask | None = None,
     **keywords: Any,
 ) -> torch.Tensor | LazyMask | None:
-    """A mask in the form above, or None where all is seen; an ``AttentionMaskInterface``.
+    """Returns a mask in the form above, or None if every query sees every key; implements
+    ``AttentionMaskInterface``.
 
     Args:
-        q_length, kv_length: Of the tensors that attention gets.
-        q_offset, kv_offset: Positions of the first query and key.
-        mask_function: Whether a query sees a key, by their positions.
-        attention_mask: (batch, length): where there is a token, by position; or what this function
-            returned to a caller who makes masks ahead.
-        keywords: Of other implementations. Where ``allow_is_causal_skip`` or
-            ``allow_is_bidirectional_skip`` forbid to leave the mask out, the model may work on it.
+        q_length, kv_length: The lengths of attention's tensors.
+        q_offset, kv_offset: The positions of the first query and key.
+        mask_function: The function of positions that says whether a query sees a key.
+        attention_mask: (batch, length): which positions are tokens; or an earlier result of this
+            function, from a caller that makes masks ahead.
+        keywords: Arguments of other implementations. If ``allow_is_causal_skip`` or
+            ``allow_is_bidirectional_skip`` is False, the model may work on the mask.
     """
     if isinstance(attention_mask, LazyMask):
         return attention_mask
     dtype = keywords.get("dtype", torch.float32)
     traced = torch.compiler.is_compiling()
     words = (_words_in_graph if traced else _words)(mask_function, keywords)
-    # A graph has no branches on values, and no sizes that come from them.
+    # A graph has no branches on values, and no sizes that depend on them.
     unknown = traced and (attention_mask is not None or isinstance(q_offset, torch.Tensor))
     if words is None or unknown or _is_asked_for(words, q_length, keywords):
         skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -111,9 +113,9 @@ def attention_mask(
 
 
 def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]) -> bool:
-    """Returns whether a model wants a tensor. transformers wants one, too, of packed sequences
-    and of one query beside a static cache; these are left to the kernels. Layers of kinds that
-    are not known here may add keys of their own to the mask."""
+    """Returns whether a model needs a tensor. transformers requests one also for packed sequences
+    and for one query beside a static cache; kernels handle these. Layers of unknown types may add
+    keys of their own to the mask."""
     if not _PLAIN.issuperset(getattr(keywords.get("config"), "layer_types", None) or ()):
         return True
     if "allow_is_bidirectional_skip" in keywords:
@@ -127,9 +129,10 @@ def _is_asked_for(words: dict[str, Any], q_length: int, keywords: dict[str, Any]
 
 
 def _words(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, Any] | None:
-    """None if a part of it is of another kind, or its window is empty."""
+    """Returns the LazyMask arguments of a mask function; None if a part of it is unknown, or its
+    window is empty."""
     behind, ahead, sequences = [], [], {}
-    remapped = False  # to positions in each packed sequence, whose distances are those of rows
+    remapped = False  # to positions in each sequence, which keep distances between rows
     for part in _parts(mask_function):
         code = _code(part)
         if code is _CAUSAL:
@@ -151,8 +154,8 @@ def _words(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, A
 
 
 def _words_in_graph(mask_function: MaskFunction, keywords: dict[str, Any]) -> dict[str, Any] | None:
-    """The same, where dynamo shows no captured variables: ``local_size`` is the window of functions
-    that are joined, if nothing else is joined to them and it is no size of chunks."""
+    """Returns ``_words`` in a graph, where dynamo shows no captured variables: ``local_size`` is
+    the window of joined functions, if they are the only ones and it is not a chunk size."""
     code = _code(mask_function)
     if code is _CAUSAL or code is _BIDIRECTIONAL:
         return {"behind": None, "ahead": 0 if code is _CAUSAL else None}
@@ -166,7 +169,7 @@ def _words_in_graph(mask_function: MaskFunction, keywords: dict[str, Any]) -> di
 
 
 def _parts(mask_function: MaskFunction) -> Iterator[MaskFunction]:
-    """Yields the functions all of which must agree, and those around them that change positions."""
+    """Yields the functions that all must agree, and wrappers around them that change positions."""
     if _code(mask_function) is _AND:
         for each in _captured(mask_function, "mask_functions"):
             yield from _parts(each)

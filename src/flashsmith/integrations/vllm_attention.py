@@ -1,7 +1,7 @@
 """The attention backend that ``flashsmith.integrations.vllm`` registers; vLLM loads it.
 
-What vLLM asks of a backend is in ``vllm/v1/attention/backend.py``. Tensors of tokens are
-(tokens, heads, head_size), those of all requests of a batch one behind the other.
+``vllm/v1/attention/backend.py`` defines a backend's interface. Tensors of tokens are (tokens,
+heads, head_size), with the requests of a batch packed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FP8_CACHES = ("fp8", "fp8_e4m3")
 
 
 class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
-    """What is supported: causal attention of decoders, over pages of any size, in any layout."""
+    """vLLM's backend: causal attention of decoders, over pages of any size, in any layout."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = list(_16_BIT_CACHES.values())
     supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", *_16_BIT_CACHES, *_FP8_CACHES]
@@ -75,13 +75,13 @@ class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        return False  # ``divide`` takes numbers of queries from the host
+        return False  # ``divide`` reads numbers of queries on the host
 
     @classmethod
     def supports_combination(
         cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, *others: Any
     ) -> str | None:
-        """Why the cache's dtype does not go with the model's; None if it does."""
+        """Returns why the cache's dtype does not fit the model's; None if it does."""
         if _16_BIT_CACHES.get(kv_cache_dtype or "auto", dtype) != dtype:
             return f"kv_cache_dtype {kv_cache_dtype} is not the model's dtype, {dtype}"
         if kv_cache_dtype in _FP8_CACHES and head_size % 16:
@@ -90,17 +90,17 @@ class FlashsmithBackend(AttentionBackend):  # type: ignore[misc]
 
 
 class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
-    """Of the metadata of a batch, which all its layers share."""
+    """Builds the metadata of a batch, which all its layers share."""
 
-    # A graph of ``decode`` is replayed with other lengths and pages, but with as many queries of
-    # each request; those of other batches have sizes that the host decides.
+    # A graph of ``decode`` may replay with other lengths and pages, but not with another number of
+    # queries a request; other batches have sizes that the host decides.
     _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # Requests with at most so many queries come first in a batch.
+        # Requests with at most this number of queries come first in a batch.
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         has_16_bit = kv_cache_spec.kv_quant_mode == KVQuantMode.NONE
         self.copies_pages = not (has_16_bit and are_read_in_place(device, kv_cache_spec.block_size))
@@ -116,7 +116,7 @@ class FlashsmithBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
 
 
 class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
-    """Attention of one layer."""
+    """The attention of one layer."""
 
     def __init__(
         self,
@@ -132,11 +132,13 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         kv_sharing_target_layer_name: str | None = None,
         sinks: torch.Tensor | None = None,
     ) -> None:
-        """
+        """Refuses options that are not supported.
+
         Args:
-            sliding_window: A query sees so many keys up to its own.
-            kv_sharing_target_layer_name: The layer whose cache is this one's; None: its own.
-            sinks: (num_heads,): a logit of each head, read when the weights have been loaded.
+            sliding_window: The number of keys up to its diagonal that a query sees.
+            kv_sharing_target_layer_name: The layer whose cache this layer shares; None: it has a
+                separate cache.
+            sinks: (num_heads,): a logit of each head, read after the weights are loaded.
         """
         _refuse(attn_type != AttentionType.DECODER, "attn_type", attn_type, "decoder")
         known = FlashsmithBackend.supported_kv_cache_dtypes
@@ -176,13 +178,13 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         """Writes the attention of the batch's tokens into ``output``.
 
         Args:
-            layer: Has _k_scale and _v_scale, float32, of one element or num_kv_heads: what is in a
-                cache of 8 bits is multiplied with them.
-            query: (tokens, num_heads, head_size); tokens that are no request's may follow.
-            key, value: (tokens, num_kv_heads, head_size): what has been written into the cache.
-            kv_cache: (pages, num_kv_heads, page_size, 2 * head_size), with any strides; numbers of
-                8 bits as bytes.
-            attn_metadata: None: vLLM measures memory; zeros are written.
+            layer: An object with _k_scale and _v_scale, float32, of one element or num_kv_heads:
+                the scales of an FP8 cache.
+            query: (tokens, num_heads, head_size); tokens outside all requests may follow.
+            key, value: (tokens, num_kv_heads, head_size), which the cache holds already.
+            kv_cache: (pages, num_kv_heads, page_size, 2 * head_size), with any strides; FP8 numbers
+                as bytes.
+            attn_metadata: The batch; None: vLLM measures memory, and zeros are written.
         """
         _refuse(output_scale is not None, "output_scale", "given", "None: 16-bit results")
         _refuse(output_block_scale is not None, "output_block_scale", "given", "None")
@@ -207,12 +209,13 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Writes new keys and values into the cache: in 8 bits x / scale, cut to 448.
+        """Writes new keys and values into the cache; FP8 numbers are x / scale, clamped to +-448.
 
         Args:
-            layer: As of ``forward``.
-            slot_mapping: int64 (tokens,): page * page_size + row of each; negative: nowhere. It may
-                be shorter than ``key``: the tokens behind are no request's.
+            layer: See ``forward``.
+            slot_mapping: int64 (tokens,): page * page_size + row of each token; a token with a
+                negative slot is not written. It may be shorter than ``key``: the tokens behind
+                belong to no request.
         """
         k_pages, v_pages = self._pages(kv_cache)
         if key.is_cuda:
@@ -235,7 +238,7 @@ class FlashsmithImpl(AttentionImpl):  # type: ignore[misc]
         k_pages[place], v_pages[place] = k, v
 
     def _pages(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V, (pages, page_size, num_kv_heads, head_size), of one tensor."""
+        """Returns views of K and V, (pages, page_size, num_kv_heads, head_size), of one tensor."""
         rows = kv_cache.transpose(1, 2)
         return rows[..., : self.head_size], rows[..., self.head_size :]
 
@@ -246,7 +249,7 @@ def _refuse(is_there: bool, name: str, given: str, supported: str) -> None:
 
 
 def _scales(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of K and V: for all, or by head."""
+    """Returns the scales of K and V: one for all heads, or one a head."""
     return layer._k_scale.view(-1), layer._v_scale.view(-1)
 
 

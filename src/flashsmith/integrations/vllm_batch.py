@@ -1,6 +1,6 @@
-"""A batch of vLLM's requests, in parts that one call of flashsmith computes each.
+"""Divides a batch of vLLM's requests into parts; one call of flashsmith computes each part.
 
-This module knows vLLM's metadata by the names of its fields alone.
+This module uses only the field names of vLLM's metadata, and does not import vLLM.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from flashsmith.integrations.pages import attend_pages
 from flashsmith.ops.attention import attention
 from flashsmith.ops.decode import decode
 
-# Of requests whose pages are copied at a time: 256 MiB at 8 heads of 128 elements.
+# Pages of requests are copied up to this number of rows at a time: 256 MiB at 8 heads of 128
+# elements.
 _MAX_ROWS_TO_COPY = 1 << 16
 
 
 class Keys(NamedTuple):
     """k_pages, v_pages: (pages, page_size, heads, head_size). k, v: (tokens, heads, head_size), the
-    batch's own, which are in the pages, too; None: they are in the pages alone. k_scale, v_scale:
-    of pages of 8 bits, as ``decode`` takes them."""
+    batch's keys and values, which the pages hold, too; None: only the pages hold them. k_scale,
+    v_scale: the scales of FP8 pages; see ``decode``."""
 
     k_pages: torch.Tensor
     v_pages: torch.Tensor
@@ -35,14 +36,14 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class Decodes:
-    """The first requests of a batch, which have the same number of queries, in one ``decode``.
+    """The first requests of a batch, which have equal numbers of queries and share one ``decode``.
 
-    All that changes from step to step are numbers in vLLM's own buffers, so that a CUDA graph of it
-    is replayed as it is.
+    Only numbers in vLLM's buffers change from step to step, so that a CUDA graph of the call can be
+    replayed.
     """
 
     n_requests: int
-    n_queries: int  # of each
+    n_queries: int  # of each request
     seq_lens: torch.Tensor
     block_table: torch.Tensor
 
@@ -60,15 +61,15 @@ class Decodes:
 
 @dataclass(frozen=True)
 class Packed:
-    """Requests one behind the other, of any number of queries."""
+    """Packed requests with any numbers of queries."""
 
     tokens: slice
-    cu_seqlens: torch.Tensor  # of queries, from the first of ``tokens``
+    cu_seqlens: torch.Tensor  # of queries, relative to the first of ``tokens``
     seq_lens: torch.Tensor
     block_table: torch.Tensor
     max_query_len: int
     max_seq_len: int
-    is_new: bool  # nothing was in the cache before: all keys are the batch's own
+    is_new: bool  # the cache was empty before: all keys are in the batch
 
     def attend(
         self, q: torch.Tensor, keys: Keys, out: torch.Tensor, semantics: dict[str, Any]
@@ -90,7 +91,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Batch:
-    """What layers are told of a batch: vLLM's attn_metadata."""
+    """A batch as layers get it: vLLM's attn_metadata."""
 
     num_actual_tokens: int
     parts: tuple[Decodes | Packed, ...]
@@ -101,7 +102,7 @@ def divide(given: Any, few: int, copied: bool = True) -> Batch:
 
     Args:
         given: vLLM's CommonAttentionMetadata. Requests with few queries come first.
-        few: So many queries at most are few.
+        few: The max number of queries that counts as few.
         copied: Whether pages of requests with more are copied first.
 
     Raises:
@@ -126,10 +127,10 @@ def divide(given: Any, few: int, copied: bool = True) -> Batch:
 
 
 class _Request(NamedTuple):
-    """What the host knows of one."""
+    """A request's numbers as the host knows them."""
 
     n_queries: int
-    n_keys: int  # at most; those of its queries counted
+    n_keys: int  # an upper bound, including the keys of its queries
 
     @property
     def is_new(self) -> bool:
@@ -137,13 +138,13 @@ class _Request(NamedTuple):
 
 
 def _decodes(given: Any, requests: list[_Request], few: int) -> Decodes | None:
-    """Returns the longest part from the first request on."""
+    """Returns the longest part that begins with the first request; None if there is none."""
     each = requests[0].n_queries if requests else 0
     if not 0 < each <= few:
         return None
     equal = sum(1 for _ in takewhile(lambda request: request.n_queries == each, requests))
     if not any(request.n_queries for request in requests[equal:]):
-        # What follows fills the batch up to a graph's size, with rows of its own.
+        # Requests without queries pad the batch to a graph's size; they have rows of their own.
         equal = min(len(requests), given.num_actual_tokens // each)
     return Decodes(equal, each, given.seq_lens[:equal], given.block_table_tensor[:equal])
 
@@ -151,10 +152,11 @@ def _decodes(given: Any, requests: list[_Request], few: int) -> Decodes | None:
 def _groups(
     requests: list[_Request], first: int, few: int, max_rows: int | None
 ) -> Iterator[tuple[int, int]]:
-    """(first, end) of requests that one call computes well.
+    """Yields ranges (first, end) of requests that one call computes efficiently.
 
-    Those with few queries are together, which ``decode`` serves; those that are new, whose pages
-    are not read; and of others as many as have ``max_rows``, or all.
+    A range has only requests with few queries, which ``decode`` serves; only new requests, whose
+    pages are not read; or other requests with at most ``max_rows`` rows together, or any number
+    for None.
     """
 
     def kind(request: _Request) -> tuple[bool, bool]:

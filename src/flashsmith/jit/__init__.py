@@ -1,4 +1,4 @@
-"""C++ text -> shared library: compilers, ninja, the kernel cache, what ptxas says."""
+"""C++ text -> shared library: compilers, ninja, the kernel cache, ptxas output, and the lint."""
 
 from flashsmith.jit.apart import build_apart
 from flashsmith.jit.cache import KernelCache

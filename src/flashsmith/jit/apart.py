@@ -1,7 +1,7 @@
-"""Building a kernel in a process of its own, so that this one's interpreter is left to its program.
+"""Builds a kernel in a separate process, so that the build does not hold the program's GIL.
 
-Planning and the lint of machine code are Python. In a thread they would hold the interpreter's lock
-in turn with the program, whose calls are as short as a launch.
+Planning and the lint of machine code are Python. A thread would take turns with the program at the
+interpreter's lock, and the program's calls are as short as a launch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flashsmith.jit.attached import attached, is_python
 from flashsmith.jit.library import build_library
 from flashsmith.jit.target import Target
 
-# The other process imports from where this one does.
+# The other process imports from the same folders as this one.
 _SCRIPT = """\
 import json, sys
 order = json.loads(sys.argv[1])
@@ -28,13 +28,13 @@ build_ordered(**order)
 
 
 def build_apart(instance: KernelId, target: Target) -> None:
-    """Has the cache hold a library of the kernel, which is built by one compiler at a time.
+    """Builds a library of the kernel into the cache, with one compiler at a time.
 
-    It is built here where the program is not Python's own. The other process ends with the calling
-    thread.
+    If sys.executable is not Python, the build runs in this process. The other process ends with the
+    calling thread.
 
     Raises:
-        BuildError: It was not built; says why.
+        BuildError: The build failed; the message says why.
     """
     if not is_python(sys.executable):
         build_library([instance], target, jobs=1)
@@ -54,7 +54,7 @@ def build_apart(instance: KernelId, target: Target) -> None:
 
 
 def build_ordered(name: str, kind: Literal["cuda", "emulator"], archs: list[str]) -> None:
-    """Runs in the other process, and ends it with the reason if the build failed."""
+    """Builds in the other process, and ends it with the reason if the build fails."""
     try:
         target = Target(kind, tuple(archs))
         build_library([parse_kernel_name_into_instance(name)], target, jobs=1)

@@ -1,4 +1,4 @@
-"""Programs that end when this process does, however it ends."""
+"""Child programs that end when this process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # Linux sends the signal when the thread that started the program ends, with its process or before
-# (prctl(2), PR_SET_PDEATHSIG = 1); the program inherits that from this script, which becomes it.
-# Not by subprocess's preexec_fn: that forks all of a process that has threads, and maybe much
-# memory. The parent may have ended before the signal was asked for.
+# (prctl(2), PR_SET_PDEATHSIG = 1); the setting survives execv. subprocess's preexec_fn would fork a
+# process with threads, and maybe much memory, instead. The parent may have ended before prctl, so
+# its id is checked afterwards.
 _SCRIPT = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, {signal})
@@ -23,9 +23,9 @@ if os.getppid() == {parent}:
 
 
 def attached(command: Sequence[str]) -> list[str]:
-    """The command, as one that gets SIGTERM when the calling thread ends.
+    """Returns the command as one that gets SIGTERM when the calling thread ends.
 
-    Its first word is the path of an executable.
+    The command's first word is the path of an executable.
     """
     interpreter = _interpreter()
     if interpreter is None:
@@ -35,11 +35,11 @@ def attached(command: Sequence[str]) -> list[str]:
 
 
 def _interpreter() -> str | None:
-    """Returns a Python: sys.executable is another program where that has Python inside."""
+    """Returns a Python interpreter: sys.executable is another program if that embeds Python."""
     candidates = (sys.executable, shutil.which("python3"))
     return next((path for path in candidates if is_python(path)), None)
 
 
 def is_python(path: str | None) -> bool:
-    """Returns whether a program is an interpreter, which runs scripts."""
+    """Returns whether a program is a Python interpreter, which runs scripts."""
     return path is not None and re.fullmatch(r"python[\d.]*", Path(path).name) is not None

@@ -1,4 +1,4 @@
-"""Which shared libraries the loader of this machine takes: a cache may be of several machines."""
+"""Tells which shared libraries this machine's loader accepts: machines may share a cache."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-# What a header begins with (class and byte order follow the magic), and where the machine stands.
+# The first bytes of an ELF header (class and byte order follow the magic), and the machine field.
 _MAGIC, _IDENTITY_BYTES, _MACHINE = b"\x7fELF", 6, slice(18, 20)
 _SELF = Path("/proc/self/exe")
 
 
 def kind_of(path: Path) -> str:
-    """Returns what an ELF file is made for, like ``ELF 0201 3e00``; empty: It is no such file."""
+    """Returns the class and machine of an ELF file, like ``ELF 0201 3e00``; empty for another
+    file."""
     with suppress(OSError), path.open("rb") as file:
         head = file.read(_MACHINE.stop)
         if head.startswith(_MAGIC) and len(head) == _MACHINE.stop:
@@ -27,13 +28,13 @@ def find_libc() -> str:
     with suppress(ValueError, OSError):
         if name := os.confstr("CS_GNU_LIBC_VERSION"):
             return name
-    return "libc"  # of no version that can be asked for
+    return "libc"  # the version is not known
 
 
 def loads_here(kind: str, libc: str) -> bool:
-    """Returns whether a library of this kind, linked beside this C library, can be loaded here.
+    """Returns whether a library of this kind, linked against this C library, can be loaded here.
 
-    One that was linked beside an older version of the same C library can.
+    A library that was linked against an older version of the same C library can be.
     """
     if kind != (_kind_here() or kind):
         return False

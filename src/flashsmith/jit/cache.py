@@ -1,4 +1,4 @@
-"""The kernel cache on disk: whole, private, checked entries. See ``KernelCache``."""
+"""The kernel cache on disk: atomic, private, checked entries. See ``KernelCache``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Manifest = dict[str, Any]
 Claims = dict[str, FileLock]  # entry -> its lock, held
 
 MANIFEST = "manifest.json"
-_KEY_DIGITS = 16  # of the key, in an entry's name
+_KEY_DIGITS = 16  # digits of the key in an entry's name
 _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
@@ -42,10 +42,10 @@ class KernelCache:
         mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
-    An entry is a folder that appears by one rename, with a manifest that holds its whole key, and
-    the size and hash of what it is for. An entry that does not agree with its manifest, or whose
-    name is of another key, counts as absent. Code is loaded from here, so a folder that somebody
-    else owns or can write is refused.
+    An entry is a folder that appears by one rename. Its manifest holds the whole key, and the size
+    and hash of the object or library. An entry that does not agree with its manifest, or whose name
+    belongs to another key, counts as absent. Code is loaded from here, so a folder that another
+    user owns or can write is refused.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -63,14 +63,14 @@ class KernelCache:
         self._mods = self.root / "mods"
 
     def check(self) -> None:
-        """Raises CacheError when the cache exists and somebody else owns or can write it, or it
+        """Raises CacheError if the cache exists and another user owns it or can write it, or if it
         cannot be read."""
         for folder in (self.root, self.objects, self.libraries, self._staging):
             try:
                 status = folder.stat()
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError) as error:  # of a path with bytes that no file system has
+            except (OSError, ValueError) as error:  # bytes that no file system allows
                 raise self._unreadable(error) from error
             self._check_folder(folder, status)
 
@@ -99,7 +99,7 @@ class KernelCache:
         )
 
     def create(self) -> None:
-        """Makes the folders where they are missing. Raises CacheError where that cannot be."""
+        """Creates missing folders. Raises CacheError if one cannot be created."""
         self.check()
         with self.disk_errors():
             for folder in (self.root, self.objects, self.libraries, self.failed, self._staging,
@@ -115,12 +115,11 @@ class KernelCache:
             raise self._unreadable(error) from error
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
-        """Returns the manifest of a sound entry, or None for one that is absent, damaged or
-        foreign.
+        """Returns the manifest of a sound entry; None if it is absent, damaged or foreign.
 
-        key: what the entry must have been built for; None: whatever its name says.
+        key: The key that the entry must have been built for; None: the key in its name.
         """
-        with descriptor_errors():  # for want of which an entry is not absent
+        with descriptor_errors():  # an entry is not absent because descriptors ran out
             return self._read(entry, key, check_hash)
 
     def _read(self, entry: Path, key: str | None, check_hash: bool) -> Manifest | None:
@@ -152,7 +151,8 @@ class KernelCache:
 
     @contextmanager
     def staging(self, entry: str) -> Iterator[Path]:
-        """A new private folder on the cache's file system; gone afterwards unless published."""
+        """Yields a new private folder on the cache's file system, which is removed unless
+        published."""
         with self.disk_errors():
             path = Path(tempfile.mkdtemp(prefix=f"{entry}.", dir=self._staging))
         try:
@@ -163,7 +163,8 @@ class KernelCache:
     def publish(
         self, staged: Path, entry: Path, key: str, artifact: str, manifest: Manifest
     ) -> Manifest:
-        """Completes ``staged`` with its manifest and renames it to ``entry``, replacing another."""
+        """Completes ``staged`` with its manifest and renames it to ``entry``, replacing an old
+        one."""
         with self.disk_errors():
             path = staged / artifact
             path.chmod(_READABLE)  # the umask may have left it writable by others
@@ -190,7 +191,7 @@ class KernelCache:
                 self.remove(entry)
 
     def set_aside(self, entry: Path, manifest: Manifest) -> None:
-        """Moves an entry to the failures, unless another is under its name by now."""
+        """Moves an entry to the failures, unless the name holds another entry by now."""
         found = self.read(entry, check_hash=False)
         if found is None or found["created"] != manifest["created"]:
             return
@@ -200,14 +201,14 @@ class KernelCache:
             entry.rename(kept)
 
     def remove_leftovers(self) -> int:
-        """Takes away what no entry needs: locks that nobody holds, and the texts of expressions,
-        which tracing writes again. Returns how many files."""
+        """Removes files that no entry needs: locks that nobody holds, and the texts of expressions,
+        which tracing writes again. Returns the number of removed files."""
         unlocked = 0
         for path in self.entries(self._locks):
             lock = FileLock(path)
             with suppress(OSError):
                 if lock.acquire(wait=False) and lock.is_real:
-                    path.unlink()  # while it is held: who waits for it sees that it is gone
+                    path.unlink()  # held, so a waiter sees that the file is gone
                     unlocked += 1
             lock.release()
         texts = self.entries(self._mods)
@@ -216,7 +217,7 @@ class KernelCache:
         return unlocked + len(texts)
 
     def remove(self, entry: Path) -> None:
-        """Takes an entry away whole: first by rename, so that nobody sees half of it."""
+        """Removes an entry atomically: it is renamed first, so that nobody sees half of it."""
         aside = Path(tempfile.mkdtemp(prefix="removed.", dir=self._staging))
         with suppress(FileNotFoundError):
             entry.rename(aside / entry.name)
@@ -239,10 +240,7 @@ class KernelCache:
 
     @contextmanager
     def claims(self, entries: Iterable[str]) -> Iterator[Claims]:
-        """Holds the locks of those ``entries`` that are free, as far as open files may be had.
-
-        The caller may release some early.
-        """
+        """Holds the locks of those ``entries`` that are free, up to the limit of open files."""
         claimed: Claims = {}
         maximum = max_locks()
         try:
@@ -259,7 +257,7 @@ class KernelCache:
                 lock.release()
 
     def wait_for(self, entry: str) -> None:
-        """Until nobody builds ``entry``."""
+        """Waits until nobody builds ``entry``."""
         with self.disk_errors(), self._lock(entry):
             pass
 
@@ -267,9 +265,9 @@ class KernelCache:
         return FileLock(self._locks / f"{entry}.lock")
 
     def sweep(self, held: str) -> None:
-        """Clears what builders that died left in staging, and old failures.
+        """Removes staging folders of builders that died, and old failures.
 
-        held: the entry that the caller has locked, and has nothing in staging for yet.
+        held: The entry that the caller has locked; the caller has nothing in staging yet.
         """
         for leftover in self._staging.iterdir():
             entry = leftover.name.rpartition(".")[0]
@@ -279,7 +277,7 @@ class KernelCache:
             shutil.rmtree(failure, ignore_errors=True)
 
     def _has_no_builder(self, entry: str, leftover: Path) -> bool:
-        """Where there are no locks its age has to say."""
+        """Returns whether the builder of a leftover is gone; without locks, its age decides."""
         lock = self._lock(entry)
         try:
             return lock.acquire(wait=False) and (lock.is_real or _is_old(leftover))
@@ -290,32 +288,31 @@ class KernelCache:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Turns what a disk can refuse into CacheError that names the cache and what to do."""
+        """Turns disk errors into a CacheError that names the cache and what to do."""
         try:
             yield
         except OSError as error:
             raise describe(self.root, error) from error
 
     def full_error(self, why: str) -> CacheError:
-        """why: What was printed of a disk that is full."""
+        """Returns the error of a full disk; ``why`` is the message that reported it."""
         return full(self.root, why)
 
 
 def entry_name(of: str, key: str) -> str:
-    """Returns the folder of what was built for ``key``; ``of`` is for people."""
+    """Returns the folder's name for an artifact with this ``key``; ``of`` is for people."""
     return f"{of}-{key[:_KEY_DIGITS]}"
 
 
 def has_fields(value: object, **kinds: type) -> bool:
-    """Returns whether a part of a manifest is an object with at least these fields, of these
-    types."""
+    """Returns whether a part of a manifest is an object with at least these fields and types."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), kind) for name, kind in kinds.items()
     )
 
 
 def _is_whole(manifest: Manifest) -> bool:
-    """Returns whether it has what every manifest has, and names a file beside it."""
+    """Returns whether a manifest has all required fields and names a file in its folder."""
     artifact = manifest["artifact"]
     return (
         has_fields(manifest, key=str, created=float)

@@ -1,7 +1,7 @@
-"""Running the compilers: ninja over the missing objects, each published as soon as it is done.
+"""Runs the compilers: ninja builds the missing objects, and each is published when it is done.
 
-The machine code of a kernel is disassembled by the same job that compiles it, so that the kernels'
-run side by side, and linted once, before its object is published.
+The job that compiles a kernel also disassembles it, so that disassemblers run in parallel. The
+machine code is linted once, before its object is published.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, pa
 from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
 from flashsmith.jit.units import FORMAT, TranslationUnit
 
-# (objects done, objects in all, what was just finished)
+# The arguments are objects done, objects in all, and the one just finished.
 Progress = Callable[[int, int, str], None]
 
 BUILD_LOG = "build.log"
 _MACHINE_CODE, _DISASSEMBLY_LOG = "machine_code.sass", "cuobjdump.log"
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
-_COMPILER_BYTES = 1 << 30  # what one nvcc takes of memory at its peak, rounded up
+_COMPILER_BYTES = 1 << 30  # peak memory of one nvcc, rounded up
 _LOG_TAIL_LINES = 30
 
-# The object appears under its name only when the compiler succeeded and the log is on disk. A
-# disassembler that fails does not fail the job.
+# The object appears under its name only after the compiler succeeded and the log is on disk. A
+# failing disassembler does not fail the job.
 _NINJA_RULE = r"""
 rule compile
   command = log=$$($compiler -c $in -o $out.part 2>&1) && printf '%s\n' "$$log" > $log && $
@@ -46,7 +46,7 @@ rule compile
 
 
 def default_jobs() -> int:
-    """FLASHSMITH_JOBS, else the processors that we may use, as far as memory reaches."""
+    """Returns FLASHSMITH_JOBS, else the processors that we may use, limited by memory."""
     chosen = settings.JOBS.get()
     if chosen is not None:
         return chosen
@@ -67,9 +67,9 @@ def compile_units(
 ) -> None:
     """Compiles ``units`` into the cache's objects, ``jobs`` at a time.
 
-    ``on_done`` is called with each and its manifest once it is in the cache. Raises BuildError for
-    the first compiler that fails, after those already running have finished, and for a header that
-    was written meanwhile; CacheError for a full disk.
+    ``on_done`` is called with each unit and its manifest once its object is in the cache. Raises
+    BuildError for the first compiler that fails, after the running ones have finished, and for a
+    header that changed meanwhile; CacheError for a full disk.
     """
     if not units:
         return
@@ -84,7 +84,7 @@ def compile_units(
         (staging / "build.ninja").write_text(_ninja_file(units, disassembler))
 
     def publish(entry: str) -> None:
-        unit = by_entry.get(entry)  # or a line of a compiler that looks like ninja's
+        unit = by_entry.get(entry)  # None for a compiler's output line that looks like ninja's
         if unit and (staging / entry / unit.object_file).exists():
             _require_unchanged(unit)
             _require_written(unit, staging / entry / unit.object_file)
@@ -112,7 +112,7 @@ def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> 
 
 
 def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
-    """cuobjdump if there is machine code to read, and why there is none."""
+    """Returns cuobjdump if there is machine code to lint, and why it is missing."""
     if not any(unit.linted_archs for unit in units):
         return None, ""
     try:
@@ -131,7 +131,7 @@ def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> st
 
 
 def _require_unchanged(unit: TranslationUnit) -> None:
-    """Raises BuildError if the object may be of other sources than its key says."""
+    """Raises BuildError if the object may be compiled from other sources than its key says."""
     if changed := unit.headers.changed():
         raise BuildError(
             f"{', '.join(map(str, changed))} changed while {unit.label} was compiled; nobody knows "
@@ -140,7 +140,7 @@ def _require_unchanged(unit: TranslationUnit) -> None:
 
 
 def _require_written(unit: TranslationUnit, path: Path) -> None:
-    """Raises BuildError for a compiler that returned 0 and left an empty file."""
+    """Raises BuildError if the compiler returned 0 but left an empty file."""
     if path.stat().st_size == 0:
         raise BuildError(
             f"compiling {unit.label} wrote an empty object, though the compiler says that it did "
@@ -149,8 +149,8 @@ def _require_written(unit: TranslationUnit, path: Path) -> None:
 
 
 def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
-    """Returns what the lint says of the machine code in ``staged``, which goes: it is 20 times
-    the size of the object."""
+    """Runs the lint on the machine code in ``staged``, then removes it: it is 20 times the object's
+    size."""
     if not unit.linted_archs:
         return Lint()
     if why_none:
@@ -168,8 +168,8 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
 
 
 def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
-    """Returns the manifest of the object in the cache, as ``_publish_object`` wrote it; None:
-    compile."""
+    """Returns the manifest that ``_publish_object`` wrote into the cache; None: the unit must be
+    compiled."""
     manifest = cache.read(cache.objects / unit.entry, unit.key)
     if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
         return None
@@ -204,7 +204,7 @@ def _publish_object(
 def _raise_failure(
     output: list[str], by_entry: dict[str, TranslationUnit], cache: KernelCache, staging: Path
 ) -> None:
-    """Raises for the first failure in ninja's output, and keeps its source and log."""
+    """Raises for the first failure in ninja's output; keeps the unit's source and log."""
     failed_at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
     if line := full_disk_line("\n".join(output)):
         raise cache.full_error(line)
@@ -212,7 +212,7 @@ def _raise_failure(
         raise BuildError("ninja failed:\n" + "\n".join(output[-_LOG_TAIL_LINES:]))
     unit = by_entry[status[2]]
     log = []
-    for line in output[failed_at + 2 :]:  # past the command, which ninja repeats
+    for line in output[failed_at + 2 :]:  # skips the command, which ninja repeats
         if STATUS.fullmatch(line) or line.startswith("ninja: "):
             break
         log.append(line)
@@ -231,11 +231,11 @@ def _raise_failure(
 
 
 def memory_hint(log: str) -> str:
-    """A line on what to do where a program printed that it had no memory; else nothing."""
+    """Returns a line of advice if a program reported that memory ran out; else an empty string."""
     return f"it ended {LESS_MEMORY}\n" if OUT_OF_MEMORY.search(log) else ""
 
 
 def full_disk_line(log: str) -> str:
-    """The first line that says that a disk is full; empty: None does."""
+    """Returns the first line that reports a full disk; an empty string if there is none."""
     lines = (line.strip() for line in log.splitlines())
     return next((line for line in lines if any(mark in line for mark in _DISK_FULL)), "")

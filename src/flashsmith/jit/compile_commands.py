@@ -1,4 +1,4 @@
-"""What editors read to understand the C++ sources: the commands that a library was built with."""
+"""The compile commands of a library, from which editors understand the C++ sources."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def compile_commands(
 ) -> list[Command]:
     """Returns an entry for each file of the library of ``instances``, in clang's format.
 
-    The host's files are those of ``sources``, generated ones those that the build left in the
-    cache; what was not built has no entry. Raises ToolchainError as ``build_library``.
+    Host files are in ``sources``, generated files in the cache; a file that was not built has no
+    entry. Raises ToolchainError as ``build_library`` does.
     """
     wanted = sorted(set(instances))
     toolchain = find_toolchain(target)
@@ -39,18 +39,18 @@ def compile_commands(
 def _entry(
     unit: TranslationUnit, folder: Path, target: Target, cuda: CudaToolkit | None, csrc: Path
 ) -> Command:
-    # The copy of a host file in the cache is not the one that people edit.
+    # Editors need the host file in the source tree, not its copy in the cache.
     file = csrc / unit.label if unit.instance is None else folder / unit.source_file
     command = list(unit.command)
     if unit.instance is not None and cuda is not None:
         arch = archs_of(unit.instance.config, target)[-1]
         command = ["clang++", *_clang_flags(unit.command, arch, cuda)]
-    # Beside the copy is what was generated for it, like the map of the kernels.
+    # The folder has the files that were generated for this one, like the map of the kernels.
     arguments = [*command, f"-I{folder}", "-c", str(file)]
     return {"directory": str(folder), "file": str(file), "arguments": arguments}
 
 
 def _clang_flags(nvcc: Iterable[str], arch: str, cuda: CudaToolkit) -> Iterator[str]:
-    """Clang compiles CUDA by itself and knows few of nvcc's flags."""
+    """Yields clang's flags for CUDA: clang compiles CUDA itself and knows few of nvcc's flags."""
     yield from ("-x", "cuda", f"--cuda-path={cuda.root}", f"--cuda-gpu-arch={arch}")
     yield from (flag for flag in nvcc if flag.startswith(("-std=", "-I")))

@@ -1,6 +1,6 @@
-"""Which instruction of a function may run after which: basic blocks and the edges between them.
+"""The control flow of a function: basic blocks and the edges between them.
 
-Where machine code does not say where it goes on, every place is assumed that it may go to.
+If machine code does not name a successor, all possible successors are assumed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from flashsmith.jit.machine_code import Instruction
 
-_JUMPS = {"BRA", "JMP"}  # BRA.U, BRA.DIV and their like go on, too
+_JUMPS = {"BRA", "JMP"}  # BRA.U, BRA.DIV and similar jumps have the same base
 _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "KILL"}
 _BARRIER = re.compile(r"\bB\d+\b")
@@ -20,17 +20,17 @@ _BARRIER = re.compile(r"\bB\d+\b")
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions that run one after the other, by index, and the blocks that may follow."""
+    """Instructions that run in sequence, by index, and the blocks that may follow."""
 
     indices: range
     successors: tuple[int, ...]
-    # It may also go on in code outside of the function.
+    # Whether control may also leave the function.
     leaves: bool
 
 
 @dataclass
 class _Edges:
-    """Where control may go after one instruction."""
+    """The successors of one instruction."""
 
     falls_through: bool = True
     targets: list[int] = field(default_factory=list)  # addresses
@@ -39,17 +39,16 @@ class _Edges:
 
 
 def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
-    """Returns the basic blocks of a function in the order of their addresses; the first is its
-    entry.
+    """Returns the basic blocks of a function by address; the first is its entry.
 
-    - A guarded jump, and one with a condition of its own (``BRA P1``, ``BRA.U``, ``BRA.DIV``),
-      may be taken or not.
-    - ``BSYNC B0`` goes on behind itself or where a ``BSSY B0`` says; where B registers are
-      restored (``BMOV``), where any ``BSSY`` says.
-    - ``CALL`` goes to its subroutine, ``RET`` behind every call of the function.
+    - A guarded jump, or one with a condition (``BRA P1``, ``BRA.U``, ``BRA.DIV``), may be taken or
+      not.
+    - ``BSYNC B0`` continues behind itself or at the target of a ``BSSY B0``; if B registers are
+      restored (``BMOV``), at the target of any ``BSSY``.
+    - ``CALL`` goes to its subroutine, ``RET`` to the instruction behind any call in the function.
     - An indirect branch (``BRX``) goes to every instruction.
-    - A call or a branch out of the function, or to an address in a register, leaves: nobody knows
-      what runs there. A call returns.
+    - A call or a branch out of the function, or to an address in a register, leaves: the code there
+      is unknown. A call returns.
     """
     reader = _EdgeReader(instructions)
     edges = {i: found for i, each in enumerate(instructions) if (found := reader.edges(each))}
@@ -75,14 +74,14 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
 
 
 class _EdgeReader:
-    """What the control instructions of one function mean."""
+    """Reads the successors of the control instructions of one function."""
 
     def __init__(self, instructions: Sequence[Instruction]) -> None:
         self._inside = {each.address for each in instructions}
         self._behind_calls = [
             after.address for call, after in pairwise(instructions) if call.base == "CALL"
         ]
-        self._joins: dict[str, list[int]] = {}  # B register -> where its BSSYs say
+        self._joins: dict[str, list[int]] = {}  # B register -> the targets of its BSSYs
         for each in instructions:
             if each.base == "BSSY" and each.target in self._inside:
                 self._joins.setdefault(_barrier(each), []).append(each.target)
@@ -91,7 +90,7 @@ class _EdgeReader:
             self._joins = dict.fromkeys(self._joins, everything)
 
     def edges(self, instruction: Instruction) -> _Edges | None:
-        """None for an instruction that the next one follows in any case."""
+        """Returns the successors; None if the next instruction always follows."""
         base = instruction.base
         guarded = instruction.guard not in ("", "PT", "UPT")
         if base in _JUMPS:

@@ -1,4 +1,4 @@
-"""Finding and running cuobjdump, which shows the machine code in objects and libraries."""
+"""Finds and runs cuobjdump, which prints the machine code in objects and libraries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ INSTALL = (
 
 
 def find_cuobjdump() -> Path:
-    """The first cuobjdump that has nvdisasm, which it needs: beside the nvcc that compiles, on
-    PATH, in CUDA_HOME, in /usr/local/cuda, in NVIDIA's PyPI packages.
+    """Returns the first cuobjdump that has nvdisasm, which it needs. It looks beside the nvcc that
+    compiles, on PATH, in CUDA_HOME, in /usr/local/cuda, and in NVIDIA's PyPI packages.
 
     Raises:
         ToolchainError: There is none.
@@ -34,7 +34,7 @@ def find_cuobjdump() -> Path:
 
 
 def search_path(tool: Path) -> str:
-    """The PATH that cuobjdump finds nvdisasm by: its own folder first."""
+    """Returns the PATH on which cuobjdump finds nvdisasm: cuobjdump's folder first."""
     return os.pathsep.join([str(tool.parent), *os.get_exec_path()])
 
 

@@ -1,4 +1,4 @@
-"""What a disk and the system's limits refuse, in words that say what to do."""
+"""Messages for errors of the disk and the system's limits, which say what to do."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flashsmith.errors import CacheError
 NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOT_PERMITTED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_SPARE_DESCRIPTORS = 24  # what a build opens beside its locks, rounded up
-_USUAL_TEMPORARY = Path("/tmp")  # of compilers
+_SPARE_DESCRIPTORS = 24  # files that a build opens beside its locks, rounded up
+_USUAL_TEMPORARY = Path("/tmp")  # the default of compilers
 
 
 def describe(root: Path, error: OSError) -> CacheError:
-    """Returns the error of writing something into the cache at ``root``."""
+    """Returns the error for a failure to write into the cache at ``root``."""
     if error.errno in NO_DESCRIPTORS:
         return _too_many_open(error)
-    # An error of shutil has the texts of several, and no number of its own.
+    # An error of shutil joins the texts of several errors and has no errno.
     if error.errno in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
         return full(root, str(error))
     where = "that you can write"
@@ -36,9 +36,9 @@ def describe(root: Path, error: OSError) -> CacheError:
 
 
 def full(root: Path, why: str) -> CacheError:
-    """The error of a disk on which there is no space, or no room for files.
+    """Returns the error of a disk without free space or free inodes.
 
-    why: What was said of it; a compiler names the file.
+    why: The message that reported it; a compiler's names the file.
     """
     temporary = settings.TMPDIR.get() or _USUAL_TEMPORARY
     return CacheError(
@@ -50,7 +50,7 @@ def full(root: Path, why: str) -> CacheError:
 
 @contextmanager
 def descriptor_errors() -> Iterator[None]:
-    """Turns what comes of too many open files, whatever opens one, into CacheError."""
+    """Turns an error of too many open files, whatever opens one, into CacheError."""
     try:
         yield
     except OSError as error:
@@ -60,7 +60,7 @@ def descriptor_errors() -> Iterator[None]:
 
 
 def max_locks() -> int:
-    """Returns how many may be held at a time, so that open files are left for the build itself."""
+    """Returns how many locks may be held at a time, so that the build can still open files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError):
         limit -= sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -1,4 +1,4 @@
-"""The headers that a compiler reads with a text: which, and whether one changed since."""
+"""The headers that a compiler reads with a text, and whether one has changed since."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">\n]+)[">]', re.MUL
 
 @dataclass(frozen=True)
 class Header:
-    """A file as it was when it was read.
+    """The contents of a header file when it was read.
 
-    A compiler reads it later than the hash does. An object belongs under the hash only if the file
-    was not written in between; one that was written and restored has a new time of change, which
-    nobody can set back.
+    A compiler reads the file after it was hashed. The object may be stored under the hash only if
+    the file was not written in between; a file that was written and restored has a new ctime, which
+    no program can set back.
     """
 
     name: str  # below the folder csrc
@@ -34,7 +34,7 @@ class Header:
 
     @cached_property
     def named(self) -> _Includes:
-        """What the text includes."""
+        """The names that the text includes."""
         return tuple(_INCLUDE.findall(self.text))
 
     def changed(self) -> bool:
@@ -44,14 +44,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Headers:
-    """All that a text includes, at any depth, ordered by name."""
+    """All headers that a text includes, at any depth, ordered by name."""
 
     found: tuple[Header, ...]
-    missing: tuple[str, ...]  # named in quotes, and in no folder that is searched
+    missing: tuple[str, ...]  # named in quotes, but in no searched folder
 
     @cached_property
     def hash(self) -> str:
-        """Of names and contents."""
+        """The hash of names and contents."""
         return hash_json([(header.name, header.hash) for header in self.found])
 
     def changed(self) -> list[Path]:
@@ -60,7 +60,7 @@ class Headers:
 
 
 class _Question(NamedTuple):
-    """All that the headers which some files include depend on, beside the headers themselves."""
+    """The inputs that, beside the headers themselves, decide which headers are included."""
 
     named: _Includes
     files: frozenset[str]
@@ -68,21 +68,20 @@ class _Question(NamedTuple):
 
 
 class HeaderTree:
-    """The headers below a folder ``csrc``, each read once, however many texts include it."""
+    """The headers below a folder ``csrc``; each is read once, however many texts include it."""
 
     def __init__(self, csrc: Path) -> None:
         self.csrc = csrc
         self._headers: dict[Path, Header] = {}
-        self._places: dict[tuple[str, tuple[Path, ...]], Path | None] = {}  # of names in folders
+        self._places: dict[tuple[str, tuple[Path, ...]], Path | None] = {}  # looked up
         self._included: dict[_Question, Headers] = {}
-        self._stamps: dict[Path, _Stamp | None] = {}  # of all files and folders looked at
+        self._stamps: dict[Path, _Stamp | None] = {}  # all files and folders that were looked at
 
     @classmethod
     def present(cls, csrc: Path) -> HeaderTree:
-        """Returns the one tree of ``csrc`` in this process, or a new one if a file or folder
-        changed.
+        """Returns the tree of ``csrc`` in this process, or a new one if a file or folder changed.
 
-        A folder counts because a header that is added to it may come before one of another folder.
+        Folders count too, because a new header may hide one of another folder.
         """
         tree = _trees.get(csrc)
         if tree is None or tree._has_changed():
@@ -90,22 +89,22 @@ class HeaderTree:
         return tree
 
     def included(self, files: Mapping[str, str], roots: Sequence[Path]) -> Headers:
-        """Returns what ``files`` (name -> text) include beside each other, looked for in ``roots``
-        as a compiler does.
+        """Returns the headers that ``files`` (name -> text) include, without the files themselves,
+        searched in ``roots`` as a compiler does.
 
-        Conditions are not evaluated: what is included under an #ifdef is included. A name in angle
-        brackets that is in no root is another package's, whose version is part of the flags.
+        Conditions are not evaluated: a header under an #ifdef counts. A name in angle brackets that
+        is in no root belongs to another package, whose version is part of the flags.
         """
         named = tuple(each for text in files.values() for each in _INCLUDE.findall(text))
         question = _Question(named, frozenset(files), tuple(roots))
-        if question not in self._included:  # else a kernel's, whose family's others ask the same
+        if question not in self._included:  # kernels of one family share the answer
             self._included[question] = self._follow(question)
         return self._included[question]
 
     def read(self, path: Path) -> Header:
         """Returns a file below ``csrc``, included or not."""
         if path not in self._headers:
-            stamp = self._stamps[path] = _stamp(path)  # before it is read
+            stamp = self._stamps[path] = _stamp(path)  # taken before the file is read
             content = path.read_bytes()
             name = path.relative_to(self.csrc).as_posix()
             digest = hashlib.sha256(content).hexdigest()
@@ -119,7 +118,7 @@ class HeaderTree:
         while waiting:
             named, folder = waiting.pop()
             for opening, name in named:
-                # A name in quotes is looked for beside the file that has it first.
+                # A name in quotes is first looked for beside the file that includes it.
                 beside = (folder,) if folder and opening == '"' else ()
                 path = self._find(name, (*beside, *question.roots))
                 if path is None:
@@ -140,7 +139,7 @@ class HeaderTree:
 
     def _is_file(self, path: Path) -> bool:
         if path.parent not in self._stamps:
-            self._stamps[path.parent] = _stamp(path.parent)  # before it is looked into
+            self._stamps[path.parent] = _stamp(path.parent)  # taken before the folder is searched
         return path.is_file()
 
     def _has_changed(self) -> bool:

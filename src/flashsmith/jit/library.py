@@ -1,4 +1,4 @@
-"""Building a library of kernels."""
+"""Builds a library of kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from flashsmith.jit.units import (
 
 LIBRARY_FILE = "flash_kernels.so"
 
-# What ninja keeps for itself is not for the library's folder.
+# ninja's own files must not be in the library's folder, so builddir is its parent.
 _LINK_FILE = """\
 builddir = ..
 rule link
@@ -62,15 +62,17 @@ def build_library(
     force: bool = False,
     sources: SourceTree = PACKAGE_SOURCES,
 ) -> Library:
-    """The library of exactly these kernels for ``target``, built where the cache lacks it.
+    """Returns the library of exactly these kernels for ``target``; builds it if the cache lacks it.
 
-    jobs: compilers at a time; default FLASHSMITH_JOBS or what processors and memory allow.
-    progress: called with (objects done, objects in all, what was finished), and once before.
-    force: compile everything again.
+    jobs: The number of compilers at a time; default: FLASHSMITH_JOBS, else the processors, limited
+        by memory.
+    progress: A callback (objects done, objects in all, the object just finished), also called once
+        before the first.
+    force: Whether to compile everything again.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
-    compiler failed, a kernel spills, or its machine code breaks a rule), CacheError (foreign
-    directory, full disk), ValueError (no instances, or one that cannot be built).
+    compiler failed, a kernel spills, or its machine code breaks a rule), CacheError (a directory of
+    another user, a full disk), ValueError (no instances, or one that cannot be built).
     """
     wanted = sorted(set(instances))
     if jobs is not None and jobs < 1:
@@ -92,7 +94,7 @@ def build_library(
 
 
 class _Build:
-    """One library from plan to cache entry."""
+    """The build of one library, from plan to cache entry."""
 
     def __init__(
         self,
@@ -129,10 +131,10 @@ class _Build:
     def _compile(
         self, staging: Path, jobs: int, progress: Progress, force: bool
     ) -> dict[str, Manifest]:
-        """Entry -> manifest of every object, once all are in the cache.
+        """Returns entry -> manifest of every object, once all are in the cache.
 
-        Other libraries may share objects, so each is claimed by its lock and given free as soon as
-        it is done. Nobody waits for a claim while holding one, so this cannot deadlock.
+        Libraries may share objects, so each object's lock is held until the object is done. No
+        process waits for a lock while it holds another, so this cannot deadlock.
         """
         objects = {} if force else self._read_objects(self.units)
         progress(len(objects), len(self.units), _COMPILING)
@@ -141,7 +143,8 @@ class _Build:
                 if not claimed:
                     progress(len(objects), len(self.units), _WAITING)
                     self.cache.wait_for(missing[0].entry)
-                # What another process finished just before it was claimed, or while we waited.
+                # Reads the objects that another process finished just before the claim, or while
+                # this one waited.
                 if not (force and claimed):
                     objects.update(self._read_objects(missing))
 
@@ -169,7 +172,7 @@ class _Build:
         with self.cache.disk_errors():
             folder.mkdir()
             (folder / codegen.MAP_HEADER).write_text(self.map_header)
-            # A shell takes 128 KiB in one argument; objects of some hundred kernels are more.
+            # A shell accepts 128 KiB in one argument; the paths of some hundred objects are longer.
             (staging / _OBJECTS_FILE).write_text(response_file(paths))
         command = link_command(self.toolchain, [f"@../{_OBJECTS_FILE}"], LIBRARY_FILE)
         log = self._run_linker(command, staging)
@@ -187,7 +190,7 @@ class _Build:
         return Library(self.directory, manifest)
 
     def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
-        """Returns what the linker printed; it runs in the folder ``library``."""
+        """Runs the linker in the folder ``library`` and returns its output."""
         with self.cache.disk_errors():
             text = _LINK_FILE.format(linker=shell_value(command), output=LIBRARY_FILE)
             (staging / "link.ninja").write_text(text)
@@ -198,7 +201,7 @@ class _Build:
             return log
         if line := full_disk_line(log):
             raise self.cache.full_error(line)
-        why = log or "\n".join(output)  # ninja's own words where the linker did not start
+        why = log or "\n".join(output)  # ninja's message if the linker did not start
         hint = memory_hint("\n".join([log, *output]))
         raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")
 

@@ -1,20 +1,20 @@
-"""What is wrong with machine code that no test on one machine shows.
+"""Finds a race in machine code that no test on one machine shows.
 
 The rule: **an arrival at an mbarrier must not be issued while loads from shared memory of the same
-warp are in flight.** The arrival says that a buffer may be overwritten. Where the next to write is
-a bulk copy (through the async proxy), the hardware does not keep the loads before it, although
-they were issued first: the arrival orders a load only after something has waited for the load's
+warp are in flight.** The arrival says that a buffer may be overwritten. If a bulk copy (through the
+async proxy) writes it next, the hardware does not order the loads before the copy, although they
+were issued first: the arrival orders a load only after something has waited for the load's
 registers, or after a fence. Neither a warp barrier nor the order of the instructions does.
 
-Loads in flight are followed over all paths of the function. A load is in flight from its issue on
-until an instruction waits for its scoreboard, or a MEMBAR or FENCE.VIEW (fence.proxy.async, too)
-has run. Where paths meet, a load is in flight if it is on any of them.
+Loads in flight are followed over all paths of the function. A load is in flight from its issue
+until an instruction waits for its scoreboard, or a MEMBAR or FENCE.VIEW (also fence.proxy.async)
+has run. Where paths meet, a load is in flight if it is in flight on any of them.
 
 - An instruction under a predicate waits for scoreboards whatever the predicate is: the wait comes
-  before its issue. A load, an arrival under a predicate may run; a fence under one may not.
+  before its issue. Predicated loads and arrivals are assumed to run, predicated fences not to.
 - DEPBAR.LE SBn, 0 waits for the scoreboard n; with a higher count nothing is known to have arrived.
 
-What it cannot see: docs/architecture.md, "What the lint cannot see".
+docs/architecture.md lists what the lint cannot see.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any
 from flashsmith.jit.control_flow import Block, find_blocks
 from flashsmith.jit.machine_code import N_SCOREBOARDS, Function, Instruction, parse_machine_code
 
-# Generic loads (LD) may be from shared memory.
+# Generic loads (LD) may read shared memory.
 _LOADS = {"LDS", "LDSM", "LD"}
 _ARRIVALS = ("SYNCS.ARRIVE", "ATOMS.ARRIVE", "ARRIVES", "UCGABAR_ARV")
-# Bulk copies into shared memory, which write whatever their own warp has yet to read.
+# Bulk copies into shared memory may overwrite data that their own warp has yet to read.
 _COPIES = ("UTMALDG", "UBLKCP.S.G")
-# Where machine code has any of these, the C++ text has one of those.
+# If machine code has one of these instructions, the C++ text has one of these words.
 _WORDS_OF_RELEASES = (
     "mbarrier",
     "barrier.cluster",
@@ -51,7 +51,8 @@ _DEPBAR_LIST = re.compile(r"\{([\d, ]+)\}")
 
 @dataclass(frozen=True)
 class EarlyRelease:
-    """An instruction that lets shared memory be overwritten which may not have been read yet."""
+    """An instruction that allows shared memory to be overwritten that may not have been read
+    yet."""
 
     function: str  # mangled
     arch: str
@@ -71,14 +72,14 @@ class EarlyRelease:
 
 @dataclass(frozen=True)
 class Lint:
-    """What was found in the machine code of an object, and what could not be looked at."""
+    """The findings in the machine code of an object, and why parts were not linted."""
 
     early_releases: tuple[EarlyRelease, ...] = ()
     not_linted: tuple[str, ...] = ()  # one sentence for each reason
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Lint:
-        """Of an object's manifest, where it stands as JSON."""
+        """Returns the lint in an object's manifest, which stores it as JSON."""
         found = (
             EarlyRelease(**{**each, "loads": tuple(each["loads"])})
             for each in manifest["early_releases"]
@@ -87,17 +88,18 @@ class Lint:
 
 
 def may_release(texts: Iterable[str]) -> bool:
-    """Returns whether a kernel of these texts may have an instruction that the rule is about.
+    """Returns whether a kernel compiled from these texts may have an instruction that the rule
+    covers.
 
-    The sm80 family's have none, and the disassembler would take half as long as their compiler.
+    The sm80 family's kernels have none, and the disassembler would take half their compile time.
     """
     return any(word in text for text in texts for word in _WORDS_OF_RELEASES)
 
 
 def lint_machine_code(text: str, archs: Iterable[str] = ()) -> Lint:
-    """Lints what ``cuobjdump -sass`` printed, all functions of all architectures.
+    """Returns the lint of ``cuobjdump -sass`` output: all functions of all architectures.
 
-    archs: those that must be there.
+    archs: Architectures that must be in the output.
     """
     found: list[EarlyRelease] = []
     functions = parse_machine_code(text)
@@ -139,7 +141,7 @@ def find_early_releases(function: Function) -> list[EarlyRelease]:
 
 
 class _Loads:
-    """The loads of a function as bits, and what each instruction does to those in flight."""
+    """The loads of a function as bits, and what each instruction does to the loads in flight."""
 
     def __init__(self, code: Sequence[Instruction]) -> None:
         self._loads = [each for each in code if _is_load(each)]
@@ -162,7 +164,7 @@ class _Loads:
 
 
 def _in_flight_at_entries(blocks: Sequence[Block], loads: _Loads) -> list[int]:
-    """The loads that may be in flight where each block starts: the least fixed point."""
+    """Returns the loads that may be in flight at each block's start: the least fixed point."""
     kept, issued = [], []
     for block in blocks:
         keeps, issues = -1, 0
@@ -206,7 +208,7 @@ def _is_fence(instruction: Instruction) -> bool:
 
 
 def _depbar(instruction: Instruction) -> int:
-    """Mask of the scoreboards that a DEPBAR waits for until nothing holds them."""
+    """Returns the mask of the scoreboards that a DEPBAR waits for until all are free."""
     if instruction.base != "DEPBAR" or instruction.guard:
         return 0
     mask = 0

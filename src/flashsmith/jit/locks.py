@@ -1,4 +1,4 @@
-"""Files that one thread of all processes holds at a time."""
+"""Lock files: one thread among all processes holds one at a time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from types import TracebackType
 
 logger = logging.getLogger("flashsmith")
 
-# What flock says where the file system has no locks: Lustre that was mounted without them, NFS
-# whose server gives none, FUSE.
+# The errors of flock on file systems without locks: Lustre mounted without them, NFS from a server
+# without them, FUSE.
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK}
 _PRIVATE = 0o600
 
 
 class FileLock:
-    """A lock of the system's (flock), which is freed when its process ends, however it ends.
+    """A system lock (flock), which is released when its process ends, however it ends.
 
-    The file stays behind. Where the file system has no locks, whoever asks goes on without one: no
-    file's existence stands for a lock, because nobody takes it away from a process that died.
+    The file remains. On a file system without locks, callers continue without one: a file's
+    existence is never a lock, because nobody would remove it after its process died.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.is_real = False  # whether acquiring it kept others away
+        self.is_real = False  # whether the lock keeps others out
         self._descriptor: int | None = None
 
     def acquire(self, wait: bool = True) -> bool:
-        """Returns whether the caller may go on; False: another holds it, and ``wait`` is False.
+        """Returns whether the caller may continue; False: another holds the lock, and ``wait`` is
+        False.
 
         Raises:
             OSError: The file cannot be opened or locked.
@@ -41,7 +42,7 @@ class FileLock:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 self.is_real = True
-                if os.fstat(self._descriptor).st_nlink:  # else somebody removed it meanwhile
+                if os.fstat(self._descriptor).st_nlink:  # else the file was removed meanwhile
                     return True
                 self.release()
             except BlockingIOError:
@@ -58,12 +59,12 @@ class FileLock:
                 raise
 
     def release(self) -> None:
-        """Does nothing where it is not held."""
+        """Releases the lock; does nothing if it is not held."""
         _held.discard(self)
         descriptor, self._descriptor = self._descriptor, None
         self.is_real = False
         if descriptor is not None:
-            os.close(descriptor)  # which frees the lock
+            os.close(descriptor)  # closing releases the lock
 
     def __enter__(self) -> FileLock:
         self.acquire()
@@ -93,7 +94,8 @@ def _say_that_there_are_none(folder: Path) -> None:
 
 
 def _let_go_in_child() -> None:
-    """What the parent holds is the parent's: a copy of its descriptor would outlive it."""
+    """Drops the parent's locks in a child process: copied descriptors would keep them held after
+    the parent releases them."""
     for lock in list(_held):
         lock.release()
 

@@ -1,4 +1,4 @@
-"""Finding libraries that were built, without any compiler."""
+"""Finds libraries that were built, without a compiler."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Library:
 
     @property
     def is_for_here(self) -> bool:
-        """Whether the loader of this machine takes it, as far as can be said before it tries."""
+        """Whether this machine's loader should accept the library, judged by its manifest."""
         could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
         return could_be and self._identity not in _refused
 
     def refuse(self) -> None:
-        """Has ``find_library`` pass over it in this process, which could not load it.
+        """Makes ``find_library`` skip the library in this process, which could not load it.
 
-        It stays in the cache: other machines that share it may be able to.
+        The library remains in the cache: other machines that share the cache may load it.
         """
         _refused.add(self._identity)
 
     @property
     def _identity(self) -> tuple[Path, float]:
-        """Another one under the same name has another time."""
+        """The folder and time of creation; a rebuilt library of the same name has another time."""
         return self.directory, self.manifest["created"]
 
     @property
@@ -53,12 +53,13 @@ class Library:
 
     @property
     def kernels(self) -> dict[str, Manifest]:
-        """Instance slug -> its name, dynamic shared memory in bytes, and ptxas' figures by arch."""
+        """Instance slug -> name, dynamic shared memory in bytes, and ptxas figures by
+        architecture."""
         return dict(self.manifest["kernels"])
 
     @property
     def not_linted(self) -> dict[str, int]:
-        """Why machine code was not linted -> in how many kernels."""
+        """Reason why machine code was not linted -> number of kernels."""
         return dict(
             Counter(why for kernel in self.kernels.values() for why in kernel["not_linted"])
         )
@@ -72,8 +73,8 @@ def find_library(
 ) -> Library | None:
     """Returns the newest sound library that has all ``instances`` for ``target``, and maybe more.
 
-    Only libraries built from the present sources count, by whatever compiler, that can be loaded
-    here. Needs no compiler.
+    A library counts if it was built from the present sources, by any compiler, and can be loaded
+    here. The look-up needs no compiler.
     """
     wanted = sorted(set(instances))
     present = _PresentSources(wanted, target, sources)
@@ -85,7 +86,7 @@ def find_library(
 
 
 def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) -> set[KernelId]:
-    """Returns what ``find_library`` would find for ``target``, one at a time."""
+    """Returns the kernels that ``find_library`` would find for ``target``, one at a time."""
     libraries = list_libraries()
     named = _buildable(
         kernel["name"] for library in libraries for kernel in library.kernels.values()
@@ -97,9 +98,9 @@ def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) ->
 
 
 def list_libraries() -> list[Library]:
-    """Returns the libraries in the cache, newest first, each with a manifest that can be read.
+    """Returns the libraries in the cache with a readable manifest, newest first.
 
-    The shared libraries themselves are not hashed here: this is for tables and look-up.
+    The shared libraries themselves are not hashed, because tables and look-ups do not need it.
     """
     cache = KernelCache()
     cache.check()
@@ -112,9 +113,9 @@ def list_libraries() -> list[Library]:
 def read_library(
     cache: KernelCache, folder: Path, key: str | None = None, check_hash: bool = True
 ) -> Library | None:
-    """The library of a sound entry, of which each property can be asked; else None.
+    """Returns the library of a sound entry whose manifest has all properties; else None.
 
-    key, check_hash: As for ``KernelCache.read``.
+    key, check_hash: See ``KernelCache.read``.
     """
     manifest = cache.read(folder, key, check_hash)
     fields: dict[str, type] = {"binary": str, "libc": str, "host_hash": str}
@@ -130,7 +131,7 @@ def read_library(
 
 
 def _is_kernel(value: object) -> bool:
-    """Returns whether a library's manifest may say this of a kernel."""
+    """Returns whether a value is the description of a kernel in a library's manifest."""
     lists: dict[str, type] = {"resources": list, "not_linted": list}
     return has_fields(
         value, name=str, config=dict, source_hash=str, dynamic_shared_bytes=int, **lists
@@ -138,7 +139,7 @@ def _is_kernel(value: object) -> bool:
 
 
 def _buildable(names: Iterable[str]) -> set[KernelId]:
-    """Returns the kernels of these names; those that this version cannot build are left out."""
+    """Returns the kernels of these names, without kernels that this version cannot build."""
     found = set()
     for name in names:
         with suppress(ValueError):
@@ -149,7 +150,7 @@ def _buildable(names: Iterable[str]) -> set[KernelId]:
 
 
 class _PresentSources:
-    """What libraries for ``target`` would be built from now."""
+    """The hashes of the sources from which libraries for ``target`` would be built now."""
 
     def __init__(self, instances: Sequence[KernelId], target: Target, sources: SourceTree) -> None:
         found = read_sources(instances, sources.generate(instances), target, sources.csrc)
@@ -158,7 +159,7 @@ class _PresentSources:
         self.kernels = {source.name: source.hash for source in found if source.instance}
 
     def are_of(self, library: Library, instances: Collection[KernelId]) -> bool:
-        """Returns whether ``library`` was built from them and has all ``instances``."""
+        """Returns whether ``library`` was built from these sources and has all ``instances``."""
         built = library.kernels
         return (
             library.target.covers(self.target)

@@ -1,6 +1,6 @@
 """Machine code (SASS) as ``cuobjdump -sass`` prints it, decoded into instructions.
 
-From Volta on an instruction is 16 bytes. Bits 105 to 125 are what ptxas decided about its issue::
+Since Volta an instruction has 16 bytes. Bits 105 to 125 are ptxas's control bits for its issue::
 
     105  stall cycles (4 bits)
     109  yield (1)
@@ -8,8 +8,8 @@ From Volta on an instruction is 16 bytes. Bits 105 to 125 are what ptxas decided
     113  the scoreboard that is released once its source registers are read (3; 7 is none)
     116  the scoreboards that must be free before it is issued (6, one bit for each)
 
-A load takes more cycles than anyone can count ahead, so it holds a scoreboard until its result is
-in its registers; whoever needs the result waits for that scoreboard before it is issued.
+The latency of a load is not known at compile time, so it holds a scoreboard until its result is in
+registers; an instruction that needs the result waits for that scoreboard before its issue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 N_SCOREBOARDS = 6
 _NO_SCOREBOARD = 7
 _CONTROL_BIT = 105 - 64  # in the second word of the encoding
-_RESULT_BIT, _WAIT_BIT = 5, 11  # in the control
+_RESULT_BIT, _WAIT_BIT = 5, 11  # within the control bits
 
 _ARCH = re.compile(r"^\s*code for (?P<arch>sm_\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^\s*Function : (\S+)", re.MULTILINE)
@@ -39,7 +39,7 @@ class Instruction:
     address: int  # in bytes, from the start of its function
     opcode: str  # with modifiers, "IMAD.MOV.U32"
     operands: str
-    guard: str = ""  # the predicate it is executed under, "!P0"
+    guard: str = ""  # the predicate of its execution, "!P0"
     control: int | None = None  # bits 105 to 125 of the encoding; None if that was not printed
 
     @property
@@ -49,13 +49,13 @@ class Instruction:
 
     @property
     def scoreboard(self) -> int | None:
-        """The scoreboard that its result releases."""
+        """The scoreboard that the instruction's result releases."""
         board = (self.control or 0) >> _RESULT_BIT & 7
         return None if self.control is None or board == _NO_SCOREBOARD else board
 
     @property
     def waits(self) -> int:
-        """Mask of the scoreboards that must be free before it is issued."""
+        """The mask of the scoreboards that must be free before the instruction's issue."""
         return (self.control or 0) >> _WAIT_BIT & (1 << N_SCOREBOARDS) - 1
 
     @property
@@ -78,8 +78,7 @@ class Function:
 
 
 def parse_machine_code(text: str) -> list[Function]:
-    """Returns the functions in what ``cuobjdump -sass`` printed, of all architectures, in its
-    order."""
+    """Returns the functions of all architectures in the output of ``cuobjdump -sass``, in order."""
     starts = [*_FUNCTION.finditer(text)]
     ends = [match.start() for match in starts[1:]] + [len(text)]
     archs = [*_ARCH.finditer(text)]

@@ -1,4 +1,4 @@
-"""Ninja: what it reads, and running it so that it and the compilers end with this process."""
+"""Writes ninja's input and runs ninja, so that it and the compilers end with this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from flashsmith.errors import ToolchainError
 from flashsmith.jit.attached import attached
 from flashsmith.jit.toolchain import find_ninja
 
-STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")  # of a line that says what was finished
+STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")  # a line that reports a finished job
 _PATIENCE_SECONDS = 10
 
 
 def shell_value(command: Sequence[str]) -> str:
-    """Returns a command as the value of a variable.
+    """Returns a command as the value of a ninja variable.
 
     Raises:
-        ToolchainError: A word has what a line of the file cannot hold; names it.
+        ToolchainError: A word has a character that a line of the file cannot hold; the message
+            names the word.
     """
     for word in command:
         if re.search(r"[\n\r\0]", word) or not _is_unicode(word):
@@ -34,24 +35,24 @@ def shell_value(command: Sequence[str]) -> str:
 
 
 def response_file(paths: Iterable[Path]) -> str:
-    """The text of a file of arguments, which gcc and clang read where a word is ``@file``."""
+    """Returns the text of a response file, which gcc and clang read for a word ``@file``."""
     return "".join(re.sub(r"([\s\\'\"])", r"\\\1", str(path)) + "\n" for path in paths)
 
 
 def run_ninja(
     folder: Path, jobs: int, finished: Callable[[str], None] = lambda _: None, file: str = ""
 ) -> list[str] | None:
-    """Returns none, or what ninja and the compilers printed if one failed.
+    """Runs ninja; returns None, or the output of ninja and the compilers if a job failed.
 
     Args:
-        folder: Where it runs; ``file`` (build.ninja) is relative to it.
-        finished: Called with the description of each job.
+        folder: The working directory; ``file`` (build.ninja) is relative to it.
+        finished: A callback that gets the description of each finished job.
     """
     output = []
     of_file = ["-f", file] if file else []
     command = [str(find_ninja()), "-C", str(folder), "-j", str(jobs), *of_file]
     with subprocess.Popen(
-        # Ninja passes the signal on to all that a compiler has started.
+        # Ninja passes the signal on to all processes of a compiler.
         attached(command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -59,7 +60,7 @@ def run_ninja(
         text=True,
         errors="replace",
         env=os.environ | {"NINJA_STATUS": "[%f/%t] ", "LC_ALL": "C"},
-        start_new_session=True,  # Ctrl-C reaches this process, which ends ninja in order
+        start_new_session=True,  # Ctrl-C reaches this process alone, which ends ninja in order
     ) as process:
         try:
             for line in process.stdout or ():

@@ -1,4 +1,4 @@
-"""Shows people on stderr how far a build is."""
+"""Shows the progress of a build on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS_A_LINE = 10
 @contextmanager
 def show_progress() -> Iterator[Progress]:
     """Yields a callback that draws a bar on a terminal, and prints a line every ten units
-    elsewhere. Nothing is shown before it is called."""
+    elsewhere. Nothing is shown before the first call."""
     show: Progress | None = None
     with ExitStack() as stack:
 
@@ -45,8 +45,8 @@ def _bar(console: Console, stack: ExitStack) -> Progress:
 
 
 def _lines(console: Console) -> Progress:
-    """Prints a line every ten units, and each message between two units, such as that another
-    process is waited for."""
+    """Prints a line every ten units, and each message between two units, such as that the build
+    waits for another process."""
     before = -1
 
     def progress(done: int, total: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What ptxas says about each kernel (``-Xptxas -v``), as data."""
+"""Parses what ptxas reports of each kernel (``-Xptxas -v``)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _STACK = re.compile(
 _USED = re.compile(r"ptxas info\s*: Used (?P<registers>\d+) registers(?P<rest>.*)")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+) bytes smem")
-# C7508, C7510 and their like: an instruction was ignored or serialised, so the kernel is slow.
+# C7508, C7510 and similar: an instruction was ignored or serialised, so the kernel is slow.
 _PERFORMANCE_WARNING = re.compile(r"ptxas \w+\s*: \((C75\d\d)\)\s*(.*)")
 
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one kernel takes on one architecture. All sizes in bytes; per thread, but ``shared``."""
+    """The resources of one kernel on one architecture. Sizes are in bytes, per thread except
+    ``shared``."""
 
     function: str  # mangled name of the entry function
     arch: str
@@ -38,7 +39,7 @@ class KernelResources:
 
 
 def parse_resources(log: str) -> list[KernelResources]:
-    """Returns the kernels in a compiler log, in its order.
+    """Returns the resources of the kernels in a compiler log, in the log's order.
 
     Stack and spills are summed over an entry function and the functions it calls that ptxas did
     not inline. A log without ``-Xptxas -v`` lines gives an empty list.
@@ -68,7 +69,8 @@ def parse_resources(log: str) -> list[KernelResources]:
 
 
 def parse_performance_warnings(log: str) -> list[str]:
-    """ptxas advisories that an instruction was ignored or serialised, as ``C7510: text``."""
+    """Returns ptxas advisories that an instruction was ignored or serialised, as ``C7510:
+    text``."""
     found = [f"{code}: {text.strip()}" for code, text in _PERFORMANCE_WARNING.findall(log)]
     return sorted(set(found))
 

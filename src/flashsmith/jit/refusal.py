@@ -1,4 +1,4 @@
-"""Kernels that compile, and are not built into a library all the same."""
+"""Refuses kernels that compile but would be wrong."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RELEASED_EARLY = (
 
 
 def refuse_wrong_kernels(units: Sequence[TranslationUnit], objects: Mapping[str, Manifest]) -> None:
-    """Raises BuildError for kernels that would be wrong, and warns of those that would be slow: a
-    compiler of another version may spill where the one that a table was measured with did not, and
-    a caller wants a right result rather than none.
+    """Raises BuildError for kernels that would be wrong, and warns of kernels that would be slow. A
+    spill is only a warning, because another compiler version may spill where the one that a table
+    was measured with did not, and a caller prefers a slow result to none.
 
-    objects: entry -> manifest. What compiler and lint said is in there, so that an object from the
-    cache is refused as it was when it was new.
+    objects: Entry -> manifest. The manifest holds the findings of compiler and lint, so that a
+    cached object is refused just as it was when it was new.
     """
     kernels = [(unit, objects[unit.entry]) for unit in units if unit.instance is not None]
     for unit, manifest in kernels:
@@ -39,7 +39,7 @@ def refuse_wrong_kernels(units: Sequence[TranslationUnit], objects: Mapping[str,
 
 
 def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
-    """Yields one sentence for a kernel: the first early release stands for the others."""
+    """Yields at most one sentence for a kernel: the first early release stands for the others."""
     first, *others = Lint.from_manifest(manifest["lint"]).early_releases or (None,)
     if first is not None:
         more = f"; {len(others)} more of its instructions are, too" if others else ""
@@ -47,7 +47,7 @@ def _early_releases(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
 
 
 def _slowness(unit: TranslationUnit, manifest: Manifest) -> Iterator[str]:
-    """Spills that are not allowed, and serialised instructions."""
+    """Yields spills that are not allowed, and serialised instructions."""
     assert unit.instance is not None
     allowed = spills.allowed_spill_bytes(unit.instance)
     for kernel in (KernelResources(**figures) for figures in manifest["kernels"]):

@@ -1,4 +1,4 @@
-"""What there is to compile: the package's and the kernels' C++ files, and what they include."""
+"""The sources of a library: the package's and the kernels' C++ files, and their headers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PACKAGE_SOURCES = SourceTree(Path(__file__).parent.parent / "csrc", codegen.gene
 
 @dataclass(frozen=True)
 class Source:
-    """One file to compile, with all that it includes."""
+    """One file to compile, with all headers that it includes."""
 
     name: str  # the instance's slug, or the host file's folders and stem
     label: str  # for people
-    files: dict[str, str]  # file name -> text; the first is compiled, the rest it includes
+    files: dict[str, str]  # file name -> text; the first is compiled and includes the others
     headers: Headers
     instance: KernelId | None  # None for files of the host and the emulator
 
@@ -44,21 +44,21 @@ class Source:
 
     @property
     def texts(self) -> Iterator[str]:
-        """All that the compiler reads of the package and of the generated files."""
+        """The texts of the package and of generated files that the compiler reads."""
         yield from self.files.values()
         yield from (header.text for header in self.headers.found)
 
     @property
     def hash(self) -> str:
-        """Of the compiled text and its headers, without the generated map, which lists a library's
-        kernels."""
+        """The hash of the compiled text and its headers, without the generated map, which lists the
+        library's kernels."""
         return hash_json([self.files[self.source_file], self.headers.hash])
 
 
 def read_sources(
     instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
 ) -> list[Source]:
-    """Returns the host's (and the emulator's) files first, which all libraries share, then the
+    """Returns the files of the host (and the emulator), which all libraries share, then the
     kernels'."""
     tree = HeaderTree.present(csrc)
     found = []
@@ -79,22 +79,23 @@ def read_sources(
 
 
 def host_hash(sources: Iterable[Source]) -> str:
-    """Of all but the kernels: what every library of these sources shares."""
+    """Returns the hash of all sources but the kernels: every library of these sources shares it."""
     return hash_json({each.name: each.hash for each in sources if each.instance is None})
 
 
 def host_roots(csrc: Path) -> tuple[Path, ...]:
-    """Where the files of the host and the emulator, and emulated kernels, have their headers."""
+    """Returns the include folders of the host, the emulator and emulated kernels."""
     return csrc / "include", csrc
 
 
 def kernel_roots(csrc: Path, target: Target) -> tuple[Path, ...]:
-    """As ``host_roots``, for kernels: nvcc finds no header of the emulator."""
+    """Returns the include folders of kernels; nvcc finds no header of the emulator."""
     return (csrc / "include",) if target.kind == "cuda" else host_roots(csrc)
 
 
 def source_hash(csrc: Path, target: Target) -> str:
-    """Hash of every C++ file of the package that may go into a library for ``target``."""
+    """Returns the hash of every C++ file of the package that may go into a library for
+    ``target``."""
     digest = hashlib.sha256()
     for folder in ("include", "host", *_emulator_folder(target)):
         for path in sorted((csrc / folder).rglob("*")):

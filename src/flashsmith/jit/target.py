@@ -1,4 +1,4 @@
-"""What a library is built for: one or more GPU architectures, or the host's CPU."""
+"""The target of a library: one or more GPU architectures, or the host's CPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _LOWEST = 80
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """Where kernels run. ``cuda`` needs at least one architecture, ``emulator`` takes none.
+    """The place where kernels run: ``cuda`` with at least one architecture, or ``emulator`` with
+    none.
 
-    ``archs`` are kept sorted and without repeats, so that equal targets compare equal. Raises
-    ValueError for an unknown kind or an architecture that the kernels cannot be compiled for.
+    ``archs`` are sorted without repeats, so that equal targets compare equal. Raises ValueError for
+    an unknown kind or an architecture that the kernels cannot be compiled for.
     """
 
     kind: Literal["cuda", "emulator"]
@@ -40,7 +41,7 @@ class Target:
 
     @classmethod
     def cuda(cls, *archs: str) -> Target:
-        """Returns a CUDA target; without arguments for ``DEFAULT_CUDA_ARCHS``."""
+        """Returns a CUDA target; without arguments, one for ``DEFAULT_CUDA_ARCHS``."""
         return cls("cuda", archs or DEFAULT_CUDA_ARCHS)
 
     @classmethod
@@ -53,7 +54,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """For file names and tables: ``emulator``, ``cuda-sm_80-sm_90a``."""
+        """The name in file names and tables: ``emulator``, ``cuda-sm_80-sm_90a``."""
         return "-".join((self.kind, *self.archs))
 
     def covers(self, other: Target) -> bool:

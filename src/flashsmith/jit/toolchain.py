@@ -1,4 +1,4 @@
-"""Finding the compilers, ninja and tvm-ffi; every miss says what was tried and what to do."""
+"""Finds the compilers, ninja and tvm-ffi; each failure says what was tried and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INSTALL_CXX = (
 SYSTEM_CUDA = Path("/usr/local/cuda")
 _PROBE_SECONDS = 60
 
-# What compilers, linkers and ninja print when there is no memory left, or the system ended them.
+# The messages of compilers, linkers and ninja when memory runs out or the system kills them.
 OUT_OF_MEMORY = re.compile(
     r"code=137|Killed signal|signal 9\b|out of memory|virtual memory exhausted|memory exhausted"
     r"|Cannot allocate memory|std::bad_alloc|Memory allocation failure",
@@ -43,7 +43,7 @@ OUT_OF_MEMORY = re.compile(
 )
 LESS_MEMORY = "most likely for want of memory: lower FLASHSMITH_JOBS"
 
-# What the sources need of C++20: a class type as a template parameter and operator<=>.
+# The sources need these parts of C++20: class types as template parameters and operator<=>.
 _CXX20_PROBE = """
 #include <compare>
 #include <source_location>
@@ -61,12 +61,12 @@ class Compiler:
     path: Path
     version: str  # for people: '12.2.0', '13.0.88'
     found_by: str  # 'FLASHSMITH_CXX', 'PATH', ...
-    identity: str  # part of cache keys: what it is, wherever it is installed
+    identity: str  # the compiler's name and version for cache keys, wherever it is installed
 
 
 @dataclass(frozen=True)
 class CudaToolkit:
-    """An nvcc and the tree it belongs to."""
+    """An nvcc and the toolkit that it belongs to."""
 
     nvcc: Compiler
     root: Path
@@ -86,7 +86,7 @@ class TvmFfi:
 def find_cxx() -> Compiler:
     """Returns the host's C++ compiler: FLASHSMITH_CXX, else c++, g++ or clang++ on PATH.
 
-    Raises ToolchainError when there is none, or FLASHSMITH_CXX names something that does not run.
+    Raises ToolchainError if there is none, or if FLASHSMITH_CXX names something that does not run.
     """
     chosen = settings.CXX.get()
     if chosen:
@@ -113,8 +113,8 @@ def find_cuda_toolkit() -> CudaToolkit:
     """Returns the first usable nvcc: FLASHSMITH_NVCC, CUDA_HOME, PATH, /usr/local/cuda, the PyPI
     package.
 
-    A broken candidate is passed over, but for FLASHSMITH_NVCC, which somebody asked for by name.
-    Raises ToolchainError that lists what was tried.
+    A broken candidate is skipped, except FLASHSMITH_NVCC, which the user named explicitly. Raises
+    ToolchainError that lists what was tried.
     """
     tried = []
     for found_by, path in _nvcc_candidates():
@@ -131,7 +131,7 @@ def find_cuda_toolkit() -> CudaToolkit:
 
 
 def require_cxx20(compiler: Compiler) -> None:
-    """Raises ToolchainError unless the compiler takes the C++20 that the sources use."""
+    """Raises ToolchainError unless the compiler supports the C++20 that the sources use."""
     try:
         _probe_cxx20(compiler.path, _stamp(compiler.path))
     except ToolchainError as error:
@@ -142,7 +142,7 @@ def require_cxx20(compiler: Compiler) -> None:
 
 
 def find_ninja() -> Path:
-    """Returns the ninja of the PyPI package, which is a dependency, else one on PATH."""
+    """Returns the ninja of the PyPI package, which is a dependency, else the one on PATH."""
     bundled = Path(ninja.BIN_DIR) / "ninja"
     found = str(bundled) if os.access(bundled, os.X_OK) else shutil.which("ninja")
     if found is None:
@@ -153,7 +153,8 @@ def find_ninja() -> Path:
 
 
 def find_tvm_ffi() -> TvmFfi:
-    """Headers and library of apache-tvm-ffi. Importing it would load torch, so it is not."""
+    """Returns headers and library of apache-tvm-ffi without importing it, which would load
+    torch."""
     spec = importlib.util.find_spec("tvm_ffi")
     for location in (spec.submodule_search_locations or []) if spec else []:
         include, library = Path(location) / "include", Path(location) / "lib"
@@ -166,7 +167,7 @@ def find_tvm_ffi() -> TvmFfi:
 
 
 def _nvcc_candidates() -> Iterator[tuple[str, Path | None]]:
-    """In order of preference: how it was found, and the path; None where there is nothing."""
+    """Yields candidates in order of preference: how each was found, and its path or None."""
     if chosen := settings.NVCC.get():
         yield "FLASHSMITH_NVCC", chosen
     if home := settings.CUDA_HOME.get():
@@ -180,7 +181,7 @@ def _nvcc_candidates() -> Iterator[tuple[str, Path | None]]:
 
 
 def pypi_toolkits() -> list[Path]:
-    """Returns the CUDA trees of NVIDIA's wheels, newest first; they share the namespace
+    """Returns the CUDA toolkits in NVIDIA's wheels, newest first; the wheels share the namespace
     ``nvidia``."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations if spec else None) or []
@@ -231,7 +232,8 @@ def _first_with(name: str, folders: list[Path], nvcc: Path) -> Path:
 
 @functools.lru_cache
 def _probe_nvcc(path: Path, _stamp: tuple[int, int]) -> tuple[str, Path]:
-    """The ``--version`` text, and the toolkit's root as nvcc sees it (it may be a script)."""
+    """Returns the ``--version`` text, and the toolkit's root as nvcc reports it (nvcc may be a
+    script)."""
     banner = _run([path, "--version"])
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "probe.cu"
@@ -243,7 +245,7 @@ def _probe_nvcc(path: Path, _stamp: tuple[int, int]) -> tuple[str, Path]:
 
 def _cxx_at(path: Path, found_by: str) -> Compiler:
     banner = _probe_cxx(path, _stamp(path))
-    # The first word is the name it was called by: the same compiler is g++, c++ or a wrapper.
+    # The first word is the name in the call: the same compiler may be g++, c++ or a wrapper.
     identity = banner.partition(" ")[2] or banner
     version = re.search(r"\d+(\.\d+)+", re.sub(r"\([^)]*\)", "", banner))
     return Compiler(path, version[0] if version else "unknown", found_by, identity)
@@ -255,7 +257,7 @@ def _probe_cxx(path: Path, _stamp: tuple[int, int]) -> str:
     return f"{banner[0]} {_run([path, '-dumpmachine']).strip()}"
 
 
-@functools.lru_cache  # which keeps no failure: a compiler may be killed, and asked again
+@functools.lru_cache  # caches no failure: a compiler may have been killed, and is tried again
 def _probe_cxx20(path: Path, _stamp: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "probe.cpp"
@@ -278,7 +280,7 @@ def _run(argv: list[str | Path]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # of this process, not of the compiler
+            raise  # this process's limit, not the compiler's failure
         raise ToolchainError(f"`{' '.join(command)}` did not run: {error}") from error
     if done.returncode < 0:
         raise ToolchainError(f"`{' '.join(command)}` failed: ended by signal {-done.returncode}")
@@ -290,7 +292,7 @@ def _run(argv: list[str | Path]) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file behind the path does, so that a probe is asked again."""
+    """Returns a stamp that changes with the file behind the path, so that probes run again."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 

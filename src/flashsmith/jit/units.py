@@ -1,4 +1,4 @@
-"""What there is to run: the command of each source, and the key of what comes out."""
+"""The units to compile: the command of each source, and the cache key of its object."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from flashsmith.jit.toolchain import (
     find_tvm_ffi,
 )
 
-# Of cache entries and of what kernels are refused for; part of every key.
-FORMAT = 4
+# The format of cache entries and of the rules that refuse kernels; it is part of every key.
+FORMAT = 5
 
-# hidden: several libraries live in one process, and none may bind to another's symbols.
+# Symbols are hidden because several libraries live in one process, and none may bind to another's
+# symbols.
 _HOST_FLAGS = ("-std=c++20", "-fPIC", "-fvisibility=hidden")
-# Emulated kernels run as fast by -O1, which takes a quarter less time to compile; the map of the
-# kernels is only read when one is first asked for, and compiled for every library.
+# Emulated kernels run as fast with -O1, which takes a quarter less time to compile. The kernels'
+# map is compiled for every library and read only at the first look-up, so it is not optimised.
 _OPTIMISED, _OPTIMISED_KERNEL, _NOT_OPTIMISED = "-O2", "-O1", "-O0"
-# No contraction: the emulator rounds where the kernel says so.
+# Contraction is off: the emulator rounds where the kernel says so.
 _EMULATOR_FLAGS = ("-DFLASHSMITH_EMULATOR", "-ffp-contract=off")
 NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v", "-Xcompiler=-fPIC,-fvisibility=hidden")
-# -z defs: a missing symbol is an error here, not when the library is loaded. exclude-libs: the
-# static CUDA runtime must not bind to the one that torch has loaded. No rpath: tvm_ffi is in the
-# process already when the library is loaded, on whatever machine that is.
+# -z defs makes a missing symbol an error here, not when the library is loaded. exclude-libs keeps
+# the static CUDA runtime from binding to the one that torch has loaded. There is no rpath, because
+# tvm_ffi is in the process before the library is loaded, on any machine.
 _LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,--exclude-libs,ALL")
 _CUDA_LINK_LIBRARIES = ("-ldl", "-lrt", "-lpthread")
 
@@ -53,7 +54,7 @@ class Toolchain:
     cxx: Compiler
     tvm_ffi: TvmFfi
     cuda: CudaToolkit | None  # None for the emulator
-    libc: str = ""  # whose headers and symbols there are
+    libc: str = ""  # the C library whose headers and symbols are used
 
     @property
     def identity(self) -> str:
@@ -63,15 +64,15 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class TranslationUnit(Source):
-    """A source with its command; everything that its object depends on is hashed into ``key``."""
+    """A source with its command; ``key`` hashes everything that the object depends on."""
 
     command: tuple[str, ...]  # without source and output
     key: str
-    linted_archs: tuple[str, ...]  # whose machine code has something to lint
+    linted_archs: tuple[str, ...]  # architectures whose machine code the lint covers
 
     @property
     def entry(self) -> str:
-        """Folder of the object in the cache."""
+        """The folder of the object in the cache."""
         return entry_name(self.name, self.key)
 
     @property
@@ -80,7 +81,7 @@ class TranslationUnit(Source):
 
 
 def find_toolchain(target: Target) -> Toolchain:
-    """The compilers that ``target`` needs; raises ToolchainError that says what is missing."""
+    """Returns the compilers that ``target`` needs; raises ToolchainError for a missing one."""
     cuda = find_cuda_toolkit() if target.kind == "cuda" else None
     return Toolchain(find_cxx(), find_tvm_ffi(), cuda, find_libc())
 
@@ -92,7 +93,7 @@ def plan_units(
     toolchain: Toolchain,
     csrc: Path,
 ) -> list[TranslationUnit]:
-    """Returns the units of ``read_sources``, in its order."""
+    """Returns the units of ``read_sources`` in the same order."""
     sources = read_sources(instances, generated, target, csrc)
     return [_plan_unit(source, target, toolchain, csrc) for source in sources]
 
@@ -118,7 +119,8 @@ def _plan_unit(source: Source, target: Target, toolchain: Toolchain, csrc: Path)
 def link_command(
     toolchain: Toolchain, objects: Iterable[Path | str], output: str
 ) -> tuple[str, ...]:
-    """Links a shared library. It needs libtvm_ffi.so by name only; Python has loaded that."""
+    """Returns the command that links a shared library. The library needs libtvm_ffi.so by name
+    only, because Python has loaded it."""
     cuda = [toolchain.cuda.cudart_static, *_CUDA_LINK_LIBRARIES] if toolchain.cuda else []
     tvm_ffi = [f"-L{toolchain.tvm_ffi.library}", "-ltvm_ffi"]
     parts = [toolchain.cxx.path, *_LINK_FLAGS, *objects, *cuda, *tvm_ffi, "-o", output]
@@ -140,7 +142,7 @@ def library_key(units: Sequence[TranslationUnit], target: Target, tvm_ffi: TvmFf
 def _kernel_command(
     config: KernelConfig, target: Target, toolchain: Toolchain, csrc: Path
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Flags that go into the key, and the whole command."""
+    """Returns the flags that go into the key, and the whole command."""
     includes = [f"-I{path}" for path in kernel_roots(csrc, target)]
     if toolchain.cuda is None:
         flags = [*_HOST_FLAGS, _OPTIMISED_KERNEL, *_EMULATOR_FLAGS, "-x", "c++"]
@@ -152,7 +154,7 @@ def _kernel_command(
 
 
 def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
-    """The architectures of ``target`` that a kernel is compiled for."""
+    """Returns the architectures of ``target`` for which a kernel is compiled."""
     if not config.exact_arch:
         return target.archs
     needed = config.minimum_gpu
@@ -168,8 +170,9 @@ def _gencode(config: KernelConfig, target: Target) -> list[str]:
     archs = archs_of(config, target)
     if config.exact_arch:
         return [f"-gencode=arch=compute_{archs[0][3:]},code={archs[0]}"]
-    # One front-end run and one PTX for all architectures: the family uses nothing newer. Where it
-    # does, one more for those that have it: only they compile what newer instructions are for.
+    # One front-end run and one PTX serve all architectures if the family uses nothing newer.
+    # Otherwise each group of newer architectures gets another run, which alone compiles the newer
+    # instructions.
     groups: dict[str, list[str]] = {
         minimum: [] for minimum in (config.minimum_gpu, *config.newer_gpus)
     }
@@ -191,7 +194,7 @@ def _is_as_new(arch: str, minimum: str) -> bool:
 def _host_command(
     source: Source, toolchain: Toolchain, csrc: Path
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """As ``_kernel_command``, for the files of csrc/host and csrc/emulator."""
+    """Returns ``_kernel_command`` for a file of csrc/host or csrc/emulator."""
     is_map = source.source_file == REGISTRY_SOURCE
     flags = [*_HOST_FLAGS, _NOT_OPTIMISED if is_map else _OPTIMISED]
     includes = [*host_roots(csrc), toolchain.tvm_ffi.include]

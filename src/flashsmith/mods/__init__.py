@@ -1,6 +1,7 @@
-"""A user's score_mod and mask_mod, plain Python functions: traced once, generated as C++.
+"""Traces a user's score_mod and mask_mod, plain Python functions, once, and generates C++.
 
-Importing this package loads the standard library alone; ``trace`` and what stands on it load torch.
+Importing this package loads the standard library alone; ``trace`` and the modules on top of it load
+torch.
 """
 
 from flashsmith.mods.expression import Buffer, Expression, Node

@@ -1,4 +1,4 @@
-"""Which blocks of keys the blocks of queries see at all, and of which they see every key."""
+"""Block masks: which blocks of keys each block of queries sees in part, and which entirely."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from flashsmith.mods.evaluate import evaluate
 from flashsmith.mods.intervals import Bounds, Interval
 from flashsmith.mods.trace import MaskMod, Mods, trace
 
-# Blocks whose bounds are found together, and scores that are looked at together.
+# The number of blocks that are bounded together, and of scores that are evaluated together.
 _BLOCKS_AT_ONCE = 2**20
 _SCORES_AT_ONCE = 2**22
 
-_MAX_ROWS = 2**30  # of q or k, as kernels count them
+_MAX_ROWS = 2**30  # rows of q or k, as kernels count them
 _MAX_BLOCKS = 2**31 - 1
-_NO_KEY = _MAX_ROWS  # beyond all
+_NO_KEY = _MAX_ROWS  # behind the last key
 _HIDDEN, _PARTIAL, _FULL = 0, 1, 2
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 @dataclass(frozen=True, eq=False)
 class BlockMask:
-    """For each block of queries: how many blocks of keys it sees, and which.
+    """The blocks of keys that each block of queries sees.
 
     Attributes:
-        kv_num_blocks: (batch or 1, n_heads or 1, blocks of queries), int32: of blocks of keys that
-            are seen in part.
-        kv_indices: (..., blocks of queries, blocks of keys), int32: which; the first
-            ``kv_num_blocks`` of each row count.
-        full_kv_num_blocks, full_kv_indices: the same of blocks of which every key is seen.
-        block_size: queries and keys of a block.
-        seq_lengths: of q and k.
-        mask_mod: what says of a partial block which keys are seen.
+        kv_num_blocks: (batch or 1, n_heads or 1, blocks of queries), int32: the number of partial
+            blocks, of which not every key is seen.
+        kv_indices: (..., blocks of queries, blocks of keys), int32: the indices of partial blocks;
+            the first ``kv_num_blocks`` of each row count.
+        full_kv_num_blocks, full_kv_indices: the same for full blocks, of which every key is seen.
+        block_size: the numbers of queries and of keys of a block.
+        seq_lengths: the lengths of q and k.
+        mask_mod: the function that says which keys of a partial block are seen.
     """
 
     kv_num_blocks: torch.Tensor
@@ -49,7 +49,7 @@ class BlockMask:
 
     @classmethod
     def from_torch(cls, block_mask: Any) -> BlockMask:
-        """That of torch.nn.attention.flex_attention, as it is."""
+        """Returns a BlockMask with the tensors of torch.nn.attention.flex_attention's."""
         n, indices = block_mask.kv_num_blocks, block_mask.kv_indices
         full_n, full_indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
         return cls(
@@ -64,7 +64,8 @@ class BlockMask:
 
     @classmethod
     def of(cls, block_mask: Any) -> BlockMask:
-        """Ours, or torch's. Raises TypeError if it is neither."""
+        """Returns a flashsmith BlockMask for ours or torch's. Raises TypeError for anything
+        else."""
         if isinstance(block_mask, cls):
             return block_mask
         if not all(hasattr(block_mask, name) for name in ("kv_num_blocks", "full_kv_indices")):
@@ -75,7 +76,7 @@ class BlockMask:
         return cls.from_torch(block_mask)
 
     def __post_init__(self) -> None:
-        """Raises TypeError, ValueError for what cannot be lists of such blocks."""
+        """Raises TypeError or ValueError if the tensors cannot be lists of such blocks."""
         for name in ("block_size", "seq_lengths"):
             _check_sizes(**{f"{name}[{i}]": n for i, n in enumerate(getattr(self, name))})
         shape = *self.kv_num_blocks.shape[:2], -(-self.seq_lengths[0] // self.block_size[0])
@@ -84,18 +85,19 @@ class BlockMask:
             _check_list(f"{kind}_indices", getattr(self, f"{kind}_indices"), (*shape, None))
 
     def read(self, mask_mod: MaskMod | None = None) -> tuple[MaskMod, torch.Tensor]:
-        """Returns what the lists say now. They are read at each call, because who fills static
-        buffers anew need not tell torch, as a CUDA graph's replay does not.
+        """Returns the mask of the lists' present contents. They are read at each call, because
+        static buffers may be refilled without torch's knowledge, as by a CUDA graph's replay.
 
         Args:
-            mask_mod: What says of a partial block which keys are seen; None: the mask's own.
+            mask_mod: The function that says which keys of a partial block are seen; None: the
+                mask's.
 
         Returns:
-            visible: The blocks as a mask_mod: of full ones all is seen, of partial ones what
-                ``mask_mod`` shows.
-            key_ranges: (batch or 1, n_heads or 1, blocks of queries, 2), int32: from and before
-                which key a block of queries sees any; one that sees none has no keys between its
-                ends.
+            visible: The blocks as a mask_mod: all keys of full blocks are seen, and those of
+                partial blocks that ``mask_mod`` shows.
+            key_ranges: (batch or 1, n_heads or 1, blocks of queries, 2), int32: the first key that
+                a block of queries may see, and one past the last; the range is empty if it sees
+                none.
         """
         for name in LISTS:
             if was_freed(getattr(self, name)):
@@ -124,7 +126,7 @@ class BlockMask:
         return batch, heads, *self.seq_lengths
 
     def sparsity(self) -> float:
-        """The share of blocks that no query of theirs sees, in percent."""
+        """Returns the share of blocks that no query sees, in percent."""
         seen = int(self.kv_num_blocks.sum()) + int(self.full_kv_num_blocks.sum())
         return 100 * (1 - seen / self.kv_indices.numel())
 
@@ -138,20 +140,19 @@ def create_block_mask(
     device: torch.device | str | None = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,
 ) -> BlockMask:
-    """Finds the blocks that ``mask_mod`` shows, without a look at every pair of query and key.
+    """Finds the blocks that ``mask_mod`` shows, without evaluating every pair of query and key.
 
-    Bounds over whole blocks decide most of them; the others are looked at score by score, some at
-    a time.
+    Bounds over whole blocks decide most blocks; the others are evaluated score by score, in chunks.
 
     Args:
         mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key.
         B, H: Batch and heads of q; None or 1: the mask is the same for all.
         Q_LEN, KV_LEN: Lengths of q and k. Blocks that end beyond them are never full.
-        device: Where the mask is; None: the GPU if there is one, else the CPU.
+        device: The device of the mask; None: the GPU if there is one, else the CPU.
         BLOCK_SIZE: Queries and keys of a block, one number for both or two.
 
     Raises:
-        TracingError: mask_mod does what kernels cannot; names the line.
+        TracingError: mask_mod does what kernels cannot; the message names the line.
         TypeError, ValueError: an argument is wrong.
     """
     if not isinstance(BLOCK_SIZE, int | tuple | list):
@@ -173,8 +174,8 @@ def create_block_mask(
 
 
 def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch.Tensor:
-    """Returns whether a block is among the first of its row's indices; what stands behind these,
-    and blocks that are not there, do not count."""
+    """Returns whether each block is among the first ``counts`` indices of its row; later indices,
+    and indices beyond the last block, do not count."""
     places = torch.arange(indices.shape[-1], dtype=torch.int32, device=indices.device)
     found = torch.where(places < counts[..., None], indices, n_blocks).clamp_(max=n_blocks)
     listed = torch.zeros(*indices.shape[:-1], n_blocks + 1, dtype=torch.bool, device=indices.device)
@@ -182,7 +183,7 @@ def _listed(counts: torch.Tensor, indices: torch.Tensor, n_blocks: int) -> torch
 
 
 def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
-    """Returns the first key, and the key behind the last, of the blocks that each row lists."""
+    """Returns the first key, and one past the last, of the blocks that each row lists."""
     first = torch.arange(seen.shape[-1], device=seen.device, dtype=torch.int32) * size
     begin = torch.where(seen, first, _NO_KEY).amin(-1)
     end = torch.where(seen, first + size, 0).amax(-1)
@@ -190,7 +191,7 @@ def _key_ranges(seen: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _check_list(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
-    """shape: None is any size."""
+    """Checks a tensor of a block mask; None in ``shape`` allows any size."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}; expected a torch.Tensor")
     if tensor.is_nested or tensor.layout != torch.strided:
@@ -218,7 +219,8 @@ def _check_sizes(**sizes: Any) -> None:
 
 
 def _check_blocks(batch: int, heads: int, lengths: tuple[int, int], sizes: tuple[int, ...]) -> None:
-    """Kernels look blocks up in a table of all of them, by 32-bit integers."""
+    """Raises ValueError for too many blocks: kernels index a table of all blocks by 32-bit
+    integers."""
     rows, columns = (-(-n // size) for n, size in zip(lengths, sizes, strict=True))
     if (n_blocks := batch * heads * rows * (columns + 1)) > _MAX_BLOCKS:
         raise ValueError(
@@ -229,7 +231,7 @@ def _check_blocks(batch: int, heads: int, lengths: tuple[int, int], sizes: tuple
 
 
 def _checked_device(device: Any) -> torch.device:
-    """Returns none: the GPU if there is one."""
+    """Returns the device; for None the GPU if there is one, else the CPU."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -248,13 +250,14 @@ def _checked_device(device: Any) -> torch.device:
 
 
 def _rows(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns how many of a row are wanted, and which: those first, in order."""
+    """Returns the number of wanted columns in each row, and all column indices, wanted ones
+    first."""
     order = torch.argsort((~wanted).to(torch.int8), dim=-1, stable=True)
     return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
 class _Blocks:
-    """The blocks of one mask."""
+    """Finds the states of the blocks of one mask."""
 
     def __init__(
         self, mods: Mods, lengths: tuple[int, int], sizes: tuple[int, int], device: torch.device
@@ -266,8 +269,8 @@ class _Blocks:
         self._counts = [-(-n // size) for n, size in zip(lengths, sizes, strict=True)]
 
     def states(self, batch: int, heads: int) -> torch.Tensor:
-        """(batch or 1, heads or 1, blocks of queries, blocks of keys): one for all batches or heads
-        if the mask does not ask for them."""
+        """Returns (batch or 1, heads or 1, blocks of queries, blocks of keys); a size is 1 if the
+        mask does not depend on b or h."""
         inputs = self._mods.expression.inputs_of(self._root)
         batch, heads = (n if name in inputs else 1 for n, name in ((batch, "b"), (heads, "h")))
         shape = (batch, heads, *self._counts)
@@ -303,14 +306,14 @@ class _Blocks:
         return states
 
     def _range(self, axis: int, blocks: torch.Tensor) -> Interval:
-        """Returns the first and the last query or key of blocks."""
+        """Returns the first and the last query or key of each block."""
         first = blocks * self._sizes[axis]
         return Interval(first, (first + self._sizes[axis]).clamp(max=self._lengths[axis]) - 1)
 
     def _look(
         self, position: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor:
-        """Returns the states of some blocks, score by score."""
+        """Returns the states of some blocks, evaluated score by score."""
         q = self._members(0, rows)[:, :, None]
         kv = self._members(1, columns)[:, None, :]
         inputs = {name: n.int() for name, n in position.items()} | {"q": q.int(), "kv": kv.int()}

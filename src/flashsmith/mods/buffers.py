@@ -1,4 +1,4 @@
-"""The tensors that a mod reads: which are taken, and their sizes and strides as arguments."""
+"""The tensors that a mod reads: which are supported, and their sizes and strides as arguments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAX_ELEMENTS = 2**31 - 1  # indices are 32-bit integers
 
 
 def describe(tensor: torch.Tensor) -> Buffer:
-    """Returns what an expression knows of a tensor. Raises ValueError, in words, if it cannot be
-    read."""
+    """Returns the expression's description of a tensor. Raises ValueError, in words, if a kernel
+    cannot read the tensor."""
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(f"a captured {type(tensor).__name__} has no elements yet")
     element = str(tensor.dtype).removeprefix("torch.")
@@ -21,7 +21,7 @@ def describe(tensor: torch.Tensor) -> Buffer:
     if element not in ELEMENTS:
         advice = "; pass it as .to(torch.int32)" if "int" in element else ""
         raise ValueError(f"{words}; supported are {', '.join(ELEMENTS)}{advice}")
-    is_functional = torch._is_functional_tensor(tensor)  # which functionalize records
+    is_functional = torch._is_functional_tensor(tensor)  # functionalize records these
     if is_functional and torch._C._functorch.peek_interpreter_stack() is None:
         raise ValueError(f"{words} is a functional tensor outside of functionalize")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) and not is_functional:
@@ -47,8 +47,7 @@ def describe(tensor: torch.Tensor) -> Buffer:
 
 
 def was_freed(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor without a wrapper has no memory behind it, which torch itself
-    would read."""
+    """Returns whether a plain tensor has no memory, which torch itself would read."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.numel() == 0:
         return False
     return tensor._is_zerotensor() or tensor.untyped_storage().nbytes() == 0
@@ -65,7 +64,7 @@ def check_device(tensor: torch.Tensor, device: torch.device) -> None:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last that the tensor's indices reach."""
+    """Returns the number of elements from the first to the last that the tensor's indices reach."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in sizes)
 
@@ -76,7 +75,8 @@ def check_count(n: int) -> None:
 
 
 def arguments(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Sizes and strides, MAX_DIMENSIONS of each for each tensor: as ModBuffers has them."""
+    """Returns sizes and strides, MAX_DIMENSIONS of each for each tensor, as ModBuffers has
+    them."""
     rows: list[int] = []
     for tensor in tensors:
         missing = MAX_DIMENSIONS - tensor.dim()

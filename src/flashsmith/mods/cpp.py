@@ -1,4 +1,4 @@
-"""An expression -> the C++ policies of kernels, specialisations of UserScore and its gradient."""
+"""Generates an expression's C++ policies: specialisations of UserScore and its gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRADIENT_HEADER = "flashsmith/mods/gradient.cuh"
 
 _NORMAL = 2.0**-125  # float32's smallest normal number is half of it
 
-_SMALL = 2**30  # differences of numbers up to this and of places do not wrap
+_SMALL = 2**30  # differences between a query or key and a number up to this do not wrap
 
 _POLICY = """\
 template <>
@@ -44,11 +44,11 @@ _SCORE = {"score": "float score"}
 _POSITION = {"b": "int b", "h": "int h", "q": "int q", "kv": "Key key"}
 _BUFFERS = "const ModBuffers &buffers"
 
-# The rest are functions of the header.
+# All other operations are functions of the header.
 _INFIX = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
 _FLOAT_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _BITWISE_INFIX = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
-# One of the two operands is the key, which arguments have under a name of its own.
+# One of the two operands is the key, which has a separate argument.
 _DISTANCES = {
     "keys_behind": "mods::keys_behind({0}, key)",
     "keys_ahead": "mods::keys_ahead(key, {1})",
@@ -63,7 +63,7 @@ _CPP_TYPES = {
 
 
 def policy(expression: Expression) -> str:
-    """Returns the text of ``UserScore`` of the expression's number, which needs HEADER and
+    """Returns the text of ``UserScore`` for the expression's number, which needs HEADER and
     namespace flashsmith."""
     number, expression = expression.number, _with_distances(expression)
     changes, hides = expression.score is not None, expression.visible is not None
@@ -79,7 +79,7 @@ def policy(expression: Expression) -> str:
 
 
 def gradient(expression: Expression) -> str:
-    """Returns the text of ``UserScoreGradient`` of the expression's number, which needs both
+    """Returns the text of ``UserScoreGradient`` for the expression's number, which needs both
     headers and namespace flashsmith."""
     slope = _with_distances(derivative(expression))
     root = slope.nodes[slope.score or 0]
@@ -92,15 +92,15 @@ def gradient(expression: Expression) -> str:
 
 
 def _with_distances(expression: Expression) -> Expression:
-    """The same values, where floats are converted from distances to keys: without a conversion for
-    each key."""
+    """Returns an equal expression that computes float distances to keys by keys_behind and
+    keys_ahead, which need no conversion for each key."""
     nodes = [_distance(expression.nodes, node) or node for node in expression.nodes]
     return replace(expression, nodes=tuple(nodes))
 
 
 def _distance(nodes: Sequence[Node], node: Node) -> Node | None:
-    """Returns what stands for to_float(place - kv), to_float(kv - place), or that of their
-    absolutes."""
+    """Returns the node that replaces to_float(place - kv) or to_float(kv - place), or to_float of
+    their absolute values; None for any other node."""
     if node.operation != "to_float":
         return None
     place = node.operands[0]
@@ -123,14 +123,14 @@ def _is_key(node: Node) -> bool:
 
 
 def _is_place(node: Node) -> bool:
-    """Returns whether differences to a key do not wrap."""
+    """Returns whether the difference between this value and a key cannot wrap."""
     if node.operation == "constant":
         return abs(int(node.value or 0)) <= _SMALL
     return node.operation == "input" and node.value == "q"
 
 
 def _arguments(expression: Expression, root: int | None, first: dict[str, str]) -> str:
-    """Without names where they are not used: compilers warn of such."""
+    """Returns the parameters; unused ones have no name, because compilers would warn."""
     used = {"score"} if root is None else expression.inputs_of(root)
     declared = first | _POSITION
     texts = [text if name in used else text.split()[0] for name, text in declared.items()]
@@ -187,7 +187,7 @@ def _value(expression: Expression, place: int) -> str:
 
 
 def _inverse(divisor: Node) -> str | None:
-    """That of a constant which is normal as float32, as its inverse is."""
+    """Returns the inverse of a constant if both are normal float32 numbers."""
     if divisor.operation != "constant":
         return None
     number = _as_float32(float(divisor.value or 0))
@@ -197,7 +197,7 @@ def _inverse(divisor: Node) -> str | None:
 
 
 def _as_float32(number: float) -> float:
-    """Rounded; infinity beyond the largest."""
+    """Returns the number rounded to float32; infinity beyond the largest."""
     try:
         (rounded,) = struct.unpack("f", struct.pack("f", number))
     except OverflowError:

@@ -1,7 +1,7 @@
-"""The derivative of a score_mod with respect to the score that it is given, by forward mode.
+"""The derivative of a score_mod with respect to its score argument, by forward mode.
 
-At kinks it is torch's, and steps are flat. A branch that is not taken stays out, where torch may
-multiply its infinite derivative by zero, which is NaN.
+At kinks it is torch's derivative; steps have slope 0. A branch that is not taken has no effect,
+whereas torch may multiply its infinite derivative by zero, which is NaN.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ Rule = Callable[..., Term | float]
 
 
 def derivative(expression: Expression) -> Expression:
-    """An expression whose score is that derivative. It reads the same buffers, by their places."""
+    """Returns an expression whose score is the derivative. It reads the same buffers by the same
+    indices."""
     graph, root = Graph.of(expression), expression.score
     place = graph.constant(1.0) if root is None else _slope_at(graph, expression, root)
     return replace(expression, nodes=tuple(graph.nodes), score=place, visible=None)
 
 
 def _slope_at(graph: Graph, expression: Expression, root: int) -> int:
-    """Returns the place of the slope of the value at ``root``."""
+    """Returns the index of the slope of the value at ``root``."""
     slopes: dict[int, Term] = {}
     for place in expression.needed_for(root):
         slope = _slope(Term(graph, place), expression.nodes[place], slopes)
@@ -36,7 +37,8 @@ def _slope_at(graph: Graph, expression: Expression, root: int) -> int:
 
 
 def _slope(value: Term, node: Node, slopes: Mapping[int, Term]) -> Term:
-    """Of a value, from those of its operands. Operands that do not change have none."""
+    """Returns the slope of a value from its operands' slopes. Operands that do not depend on the
+    score have none."""
     if node.operation == "input":
         return value.like(node.value == "score")
     if node.kind is not Kind.FLOAT or not slopes.keys() & set(node.operands):
@@ -53,7 +55,7 @@ def _slope(value: Term, node: Node, slopes: Mapping[int, Term]) -> Term:
 
 
 def _chained(slope: Term, factor: Term | float) -> Term:
-    """Returns their product; zero where that was chosen as the slope, as the factor may be
+    """Returns the product; zero if zero was chosen as the slope, because the factor may be
     infinite."""
     if (branches := _branches(slope)) and 0 in (branches[1].number, branches[2].number):
         condition, yes, no = branches
@@ -65,7 +67,7 @@ def _chained(slope: Term, factor: Term | float) -> Term:
 
 
 def _branches(value: Term) -> list[Term]:
-    """The condition and both values, if it chooses one; none otherwise."""
+    """Returns the condition and both values of a ``where``; an empty list for any other value."""
     node = value.graph.nodes[value.place]
     operands = node.operands if node.operation == "where" else ()
     return [Term(value.graph, operand) for operand in operands]
@@ -97,7 +99,7 @@ def _minimum(operands: list[Term], slopes: list[Term]) -> Term:
 
 
 def _shared(operands: list[Term], slopes: list[Term], otherwise: Term) -> Term:
-    """Half of each where the operands are equal."""
+    """Returns half of each slope where the operands are equal, as torch does."""
     return operands[0].apply("eq", operands[1]).choose((slopes[0] + slopes[1]) * 0.5, otherwise)
 
 
@@ -136,7 +138,7 @@ def _power_by_base(x: Term, exponent: Term, _y: Term) -> Term | float:
 
 
 def _power(x: Term, exponent: float) -> Term:
-    """By what is cheaper than a power, where there is such."""
+    """Returns x^exponent by a cheaper operation than a power if there is one."""
     if exponent == 1:
         return x
     if exponent == 2:
@@ -152,7 +154,7 @@ def _power_by_exponent(x: Term, exponent: Term, y: Term) -> Term:
 
 
 def _by_square_of_distance(x: Term, y: Term, slope: Term) -> Term:
-    """Returns what atan2 is changed by; at the origin by nothing."""
+    """Returns atan2's slope, which is 0 at the origin."""
     square = x * x + y * y
     return square.apply("eq", 0.0).choose(0, slope / square)
 
@@ -171,7 +173,7 @@ _ARITHMETIC: dict[str, tuple[Rule, ...]] = {
         lambda a, b, y: _by_square_of_distance(a, b, -a),
     ),
 }
-# Of x, and the result y.
+# Each rule takes x and the result y.
 _FUNCTIONS: dict[str, Rule] = {
     "neg": lambda x, y: -1,
     "abs": lambda x, y: x.apply("sign"),
@@ -203,5 +205,5 @@ _FUNCTIONS: dict[str, Rule] = {
     "round": _flat,
     "trunc": _flat,
 }
-# One rule for each operand: what a change of it is multiplied by, from all operands and the result.
+# Each operand has one rule, which gives its partial derivative from all operands and the result.
 RULES = _ARITHMETIC | {name: (rule,) for name, rule in _FUNCTIONS.items()}

@@ -1,4 +1,4 @@
-"""An expression over torch tensors: what the kernel computes at many places at once."""
+"""Evaluates an expression over torch tensors: the kernel's computation for many scores at once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ DTYPES = {Kind.BOOL: torch.bool, Kind.INT: torch.int32, Kind.FLOAT: torch.float3
 
 
 def evaluate(mods: Mods, root: int, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns the value at ``root`` for inputs that broadcast with each other; the device is
-    theirs."""
+    """Returns the value at ``root`` for inputs that broadcast with each other, on their device."""
     device = next(iter(inputs.values())).device
     values: dict[int, torch.Tensor] = {}
     for place in mods.expression.needed_for(root):
@@ -42,7 +41,8 @@ def apply(node: Node, operands: list[torch.Tensor]) -> torch.Tensor:
 
 
 def load(buffer: torch.Tensor, indices: list[torch.Tensor]) -> torch.Tensor:
-    """An index beyond the tensor is moved to its edge, as in the kernel."""
+    """Returns the elements at indices; an index beyond the tensor is clamped to its edge, as in the
+    kernel."""
     if not indices:
         return buffer
     sizes = zip(indices, buffer.shape, strict=True)
@@ -51,10 +51,11 @@ def load(buffer: torch.Tensor, indices: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _by_zero(operation: Operation, quotient: Callable[[torch.Tensor], torch.Tensor]) -> Operation:
-    """torch raises where a whole number is divided by zero; the kernel has a quotient of zero."""
+    """Returns an integer division with the kernel's quotient for zero divisors, where torch
+    raises."""
 
     def apply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        # As 64-bit integers, because the smallest of 32 bits divided by -1 traps.
+        # The computation has 64 bits, because the smallest 32-bit integer divided by -1 traps.
         result = operation(a.long(), b.where(b != 0, 1).long()).int()
         return result.where(b != 0, quotient(a))
 
@@ -62,7 +63,7 @@ def _by_zero(operation: Operation, quotient: Callable[[torch.Tensor], torch.Tens
 
 
 def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """torch leaves 0 to a negative power open."""
+    """Returns integer powers; torch does not define negative powers of integers."""
     power = torch.pow(base, exponent.clamp(min=0))
     odd = (exponent % 2 != 0) & (base == -1)
     fraction = torch.where(base.abs() == 1, torch.where(odd, -1, 1), 0)

@@ -1,7 +1,7 @@
-"""What a user's score_mod and mask_mod compute: a list of values, each from those before it.
+"""The computation of a user's score_mod and mask_mod: a list of values, each from earlier ones.
 
-Equal values stand once. The text of an expression is canonical: it knows nothing of the names in
-the user's code, of the shapes of tensors, or of what nobody uses, and can be read back.
+Equal values occur once. The text of an expression is canonical and can be parsed: it has no names
+of the user's code, no shapes of tensors, and no unused values.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
 
-# The arguments of the two functions: what a score is at, and the score.
+# The arguments of the two functions: the score and its position.
 INPUTS = {"score": Kind.FLOAT, "b": Kind.INT, "h": Kind.INT, "q": Kind.INT, "kv": Kind.INT}
 
-# What a tensor may hold, and what its elements are in an expression.
+# The element types of tensors, and their kinds in an expression.
 ELEMENTS = {
     "float32": Kind.FLOAT,
     "float16": Kind.FLOAT,
@@ -34,7 +34,8 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1  # all integers of an expression have 32 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor that is read. Its sizes and strides are arguments, not part of the expression."""
+    """A tensor that a function reads. Its sizes and strides are arguments, not part of the
+    expression."""
 
     element: str  # of ELEMENTS
     dimensions: int
@@ -45,10 +46,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Node:
-    """A value: an operation on other values, which are named by their places.
+    """A value: an operation on other values, which are named by their indices in the list.
 
-    operation: of OPERATIONS, or "input", "constant", "load", "where".
-    value: an input's name, a constant, or the place of the buffer that is loaded from.
+    operation: One of OPERATIONS, or "input", "constant", "load", "where".
+    value: An input's name, a constant, or the index of the loaded buffer.
     """
 
     operation: str
@@ -59,10 +60,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Expression:
-    """Both functions over one list of values.
+    """Both functions, over one list of values.
 
-    score: the place of the changed score; None: it stays as it is.
-    visible: the place of whether a query sees a key; None: all do.
+    score: The index of the changed score; None: unchanged.
+    visible: The index of whether a query sees a key; None: every query does.
     """
 
     nodes: tuple[Node, ...]
@@ -79,12 +80,12 @@ class Expression:
 
     @functools.cached_property
     def hash(self) -> str:
-        """12 hexadecimal digits of the text's SHA-256."""
+        """The first 12 hexadecimal digits of the text's SHA-256."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:HASH_DIGITS]
 
     @property
     def number(self) -> int:
-        """The hash as a number; never 0, which stands for no expression."""
+        """The hash as a number; never 0, which means no expression."""
         return int(self.hash, 16) or 1
 
     @property
@@ -94,7 +95,7 @@ class Expression:
 
     @classmethod
     def from_text(cls, text: str) -> Expression:
-        """Returns the expression with this text. Raises ValueError if it is none."""
+        """Returns the expression with this text. Raises ValueError for any other text."""
         try:
             first, *lines = text.splitlines()
             word, *buffers = first.split()
@@ -113,7 +114,8 @@ class Expression:
         return found
 
     def _check(self) -> None:
-        """Raises ValueError: It is none that could have been traced, and no C++ can come of it."""
+        """Raises ValueError for an expression that tracing cannot produce and C++ cannot
+        express."""
         if len(self.buffers) > MAX_BUFFERS:
             raise ValueError(f"{len(self.buffers)} buffers")
         for place, node in enumerate(self.nodes):
@@ -128,7 +130,7 @@ class Expression:
                 raise ValueError(f"{name} is v{place}")
 
     def _is_sound(self, node: Node, kinds: tuple[Kind, ...]) -> bool:
-        """kinds: Of the operands."""
+        """Returns whether a node is well-formed; ``kinds`` are the kinds of its operands."""
         value = node.value
         if node.operation == "input":
             return not kinds and node.kind is INPUTS[str(value)]
@@ -159,7 +161,8 @@ class Expression:
         )
 
     def needed_for(self, root: int) -> list[int]:
-        """The places of what a value is made of, itself last, in their order."""
+        """Returns the indices of all values that a value depends on, in order; its own is the
+        last."""
         needed = {root}
         for place in range(root, -1, -1):
             if place in needed:
@@ -167,7 +170,7 @@ class Expression:
         return sorted(needed)
 
     def inputs_of(self, root: int) -> set[str]:
-        """The names of the inputs that a value depends on."""
+        """Returns the names of the inputs that a value depends on."""
         nodes = (self.nodes[place] for place in self.needed_for(root))
         return {str(node.value) for node in nodes if node.operation == "input"}
 
@@ -175,7 +178,8 @@ class Expression:
 def canonical(
     nodes: list[Node], score: int | None, visible: int | None, buffers: list[Buffer]
 ) -> tuple[Expression, list[int]]:
-    """The expression of what is used alone, in the order of its use, and the buffers it keeps."""
+    """Returns the expression of the used values, in the order of their use, and its buffers'
+    indices."""
     roots = (score, visible)
     places: dict[int, int] = {}
     waiting = [root for root in reversed(roots) if root is not None]

@@ -1,4 +1,4 @@
-"""Builds an expression value by value: converts operands, and finds a value again that is there."""
+"""Builds an expression value by value: converts operands, and shares equal values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flashsmith.mods.operations import CONVERSIONS, OPERATIONS, Kind
 
 
 class Graph:
-    """Values are named by their places. Raises ValueError, in words, for what has no meaning."""
+    """The values of an expression by index. Raises ValueError, in words, for invalid operations."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -19,7 +19,8 @@ class Graph:
 
     @classmethod
     def of(cls, expression: Expression) -> Graph:
-        """To go on from an expression, whose values and buffers keep their places."""
+        """Returns a graph that continues an expression, whose values and buffers keep their
+        indices."""
         graph = cls()
         graph.buffers += expression.buffers
         for place, node in enumerate(expression.nodes):
@@ -43,7 +44,7 @@ class Graph:
         return self._add(Node("constant", Kind.FLOAT, (), _float32(value)))
 
     def constant_value(self, place: int) -> bool | int | float | None:
-        """Returns none: it is not a constant."""
+        """Returns the constant at an index; None for any other value."""
         node = self.nodes[place]
         if node.operation != "constant" or node.value is None:
             return None
@@ -78,13 +79,13 @@ class Graph:
         if self.kind(place) is kind:
             return place
         value = self.constant_value(place)
-        # A float out of range has no integer; the kernel's conversion says what comes then.
+        # A float out of range has no integer; the kernel's conversion defines the result.
         if value is not None and (kind is not Kind.INT or abs(value) <= INT_MAX):
             return self.constant((bool, int, float)[kind](value))
         return self._add(Node(CONVERSIONS[kind], kind, (place,)))
 
     def finish(self, score: int | None, visible: int | None) -> tuple[Expression, list[int]]:
-        """The expression, and which of the buffers it reads."""
+        """Returns the expression, and the indices of the buffers that it reads."""
         return canonical(self.nodes, score, visible, self.buffers)
 
     def _add(self, node: Node) -> int:
@@ -95,12 +96,12 @@ class Graph:
 
 
 def _key(node: Node) -> tuple[object, ...]:
-    """-0.0 equals 0.0 and NaN nothing, as values; as texts they are told apart."""
+    """Returns a key of a node's text: as values, -0.0 equals 0.0 and NaN equals nothing."""
     return (node.operation, node.kind, node.operands, repr(node.value))
 
 
 def _float32(value: float) -> float:
-    """Rounded as torch rounds a number that meets a float32 tensor."""
+    """Rounds a number as torch does when it meets a float32 tensor."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:

@@ -1,8 +1,8 @@
-"""Bounds of an expression over ranges of its inputs: what holds for all of a block at once.
+"""Bounds of an expression over ranges of its inputs, which hold for a whole block.
 
-Bounds are tensors, so that many blocks are bounded together. They are sound and may be wide: a bool
-that may be both is [0, 1], an integer that wraps or is not followed may be any, a float with an
-infinite bound may be any, NaN too.
+Bounds are tensors, so that many blocks are bounded at once. They are sound but may be wide: an
+undecided bool is [0, 1]; an integer that may wrap or has no bound rule may be any integer; a float
+with an infinite bound may be any float, including NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flashsmith.mods.trace import Mods
 
 @dataclass(frozen=True)
 class Interval:
-    """Both ends belong to it. Of bools and integers they are int64, of floats float32."""
+    """A range that includes both ends: int64 for bools and integers, float32 for floats."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -44,7 +44,7 @@ class Interval:
     def corners(
         self, other: Interval, of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> Interval:
-        """Of a function that is monotonic in each of two arguments."""
+        """Returns the range of a function that is monotonic in each of two arguments."""
         ends = [of(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
         low, high = ends[0], ends[0]
         for end in ends[1:]:
@@ -54,7 +54,7 @@ class Interval:
     def ends(
         self, other: Interval, of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> Interval:
-        """Of a function that rises with both arguments."""
+        """Returns the range of a function that increases with both arguments."""
         return Interval(of(self.low, other.low), of(self.high, other.high))
 
     def where(self, condition: torch.Tensor, other: Interval) -> Interval:
@@ -65,7 +65,7 @@ class Interval:
 
 
 class Bounds:
-    """Bounds of one value of an expression; keeps what it found out about the captured tensors."""
+    """Bounds of one value of an expression; caches range tables of the captured tensors."""
 
     def __init__(self, mods: Mods, root: int) -> None:
         self._mods = mods
@@ -74,7 +74,7 @@ class Bounds:
         self._tables: dict[tuple[int, tuple[int | None, ...]], RangeTable] = {}
 
     def of(self, inputs: Mapping[str, Interval]) -> Interval:
-        """For inputs whose ends broadcast with each other."""
+        """Returns the bounds for inputs whose ends broadcast with each other."""
         device = next(iter(inputs.values())).low.device
         found: dict[int, Interval] = {}
         for place in self._places:
@@ -96,7 +96,7 @@ class Bounds:
         k = int(node.value or 0)
         buffer = self._mods.buffers[k]
         inside = [_inside(i, size) for i, size in zip(indices, buffer.shape, strict=True)]
-        # Where an index is one number for all blocks, as that of a batch or head is.
+        # An index that is one number for all blocks, such as b or h, is fixed.
         fixed = tuple(
             int(i.low) if i.low.numel() == i.high.numel() == 1 and bool(i.is_point) else None
             for i in inside
@@ -110,7 +110,7 @@ class Bounds:
 
 
 def _inside(index: Interval, size: int) -> Interval:
-    """The elements that an index may mean: negative ones count from the end."""
+    """Returns the elements that an index may mean: negative ones count from the end."""
     negative = index.high < 0
     shift = torch.where(negative, size, 0)
     low, high = ((end + shift).clamp(0, size - 1) for end in (index.low, index.high))
@@ -126,7 +126,7 @@ def _bound(node: Node, operands: list[Interval], kinds: list[Kind]) -> Interval:
         bound = _checked(node.kind, followed(*operands))
         if not (are_points & ~bound.is_point).any():
             return bound
-    # An operation that is not followed still has a value where its operands have one each.
+    # An operation without a bound rule still has a value if each operand has one value.
     values = [each.low.to(DTYPES[kind]) for each, kind in zip(operands, kinds, strict=True)]
     return Interval.point(apply(node, values)).where(are_points, bound)
 
@@ -142,7 +142,8 @@ def _any(kind: Kind, like: torch.Tensor) -> Interval:
 
 
 def _checked(kind: Kind, bound: Interval) -> Interval:
-    """An integer that may wrap, and a float that may be NaN or infinite, may be any."""
+    """Returns the bound, or the full range if an integer may wrap or a float may be NaN or
+    infinite."""
     if kind is Kind.BOOL:
         return bound
     fits = bound.is_finite
@@ -157,7 +158,7 @@ def _checked(kind: Kind, bound: Interval) -> Interval:
 def _divided(
     a: Interval, b: Interval, by: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], kind: Kind
 ) -> Interval:
-    """A quotient is monotonic where the divisor does not change its sign."""
+    """Returns the range of a quotient, which is monotonic if the divisor keeps its sign."""
     one_sign = (b.low > 0) | (b.high < 0)
     divisor = Interval(b.low.where(one_sign, 1), b.high.where(one_sign, 1))
     return a.corners(divisor, by).where(one_sign, _any(kind, one_sign))
@@ -200,7 +201,7 @@ def _not(a: Interval) -> Interval:
 
 
 def _both_bits(a: Interval, b: Interval) -> Interval:
-    """Of integers that are not negative: no more than either."""
+    """Returns the range of a & b: at most either operand if both are non-negative, else any."""
     positive = (a.low >= 0) & (b.low >= 0)
     bits = Interval(torch.zeros_like(a.low), torch.minimum(a.high, b.high))
     return bits.where(positive, _any(Kind.INT, positive))
@@ -219,7 +220,7 @@ def _monotonic(name: str) -> Callable[[Interval], Interval]:
 def _to_int(a: Interval) -> Interval:
     if not a.low.is_floating_point():
         return a
-    # As 64-bit integers what does not fit into 32 bits is seen.
+    # As a 64-bit integer, a value that does not fit into 32 bits is noticed.
     low, high = (end.clamp(-(2.0**40), 2.0**40).long() for end in (a.low, a.high))
     return Interval(low, high)
 
@@ -257,7 +258,7 @@ _BOUNDS: dict[str, Callable[..., Interval]] = {
     "isinf": _isnan,
     **{name: _monotonic(name) for name in ("sign", "floor", "ceil", "round", "trunc")},
 }
-# By the kind of the result.
+# These rules depend on the kind of the result.
 _BOUNDS_OF_KIND: dict[Kind, dict[str, Callable[..., Interval]]] = {
     Kind.BOOL: {
         "bitwise_and": lambda a, b: a.ends(b, torch.bitwise_and),

@@ -1,7 +1,7 @@
-"""The operations of an expression: how many operands each takes, of which kinds, and what it gives.
+"""The operations of an expression: the number and kinds of operands, and the kind of the result.
 
-They are called as in torch and mean what they mean there, over int32, float32 and bool. C++ knows
-them from mods/arithmetic.cuh, ``evaluate`` from torch.
+Names and meanings are torch's, over int32, float32 and bool. C++ defines them in
+mods/arithmetic.cuh; ``evaluate`` calls torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a value is; an operation on several kinds is done in the highest of them."""
+    """The kind of a value; an operation on several kinds is computed in the highest."""
 
     BOOL = 0
     INT = 1
@@ -19,7 +19,7 @@ class Kind(IntEnum):
 
     @property
     def text(self) -> str:
-        """As expressions write it."""
+        """The name in an expression's text."""
         return self.name.lower()
 
     @property
@@ -29,9 +29,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Operation:
-    """Operands are converted to the highest kind among them, which is at least ``lowest``.
+    """An operation, whose operands are converted to the highest kind among them, at least
+    ``lowest``.
 
-    gives: None: what the operands were converted to.
+    gives: The kind of the result; None: the operands' kind after conversion.
     """
 
     arity: int
@@ -111,8 +112,8 @@ OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(_FUNCTIONS, _FUNCTION),
 }
 
-# Where both operands are equal, the derivative of a limit is that of the first, and maximum and
-# minimum have half of each; the values are the same.
+# For equal operands the derivative of a limit is that of the first, but maximum and minimum have
+# half of each; the values are the same.
 LIMITS = {"clamp_min": "maximum", "clamp_max": "minimum"}
 
 CONVERSIONS = {Kind.FLOAT: "to_float", Kind.INT: "to_int", Kind.BOOL: "to_bool"}

@@ -1,4 +1,4 @@
-"""What a user's function is called with in place of tensors: it notes what is done to it."""
+"""Stand-ins for tensors in a call of a user's function: they record the operations on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _reflected(name: str) -> Callable[[Proxy, Any], Any]:
 
 
 class Proxy:
-    """A value of the expression: a 0-dimensional tensor as far as the user's function can see."""
+    """A value of the expression, which looks like a 0-dimensional tensor to the user's function."""
 
     def __init__(self, tracer: Tracer, place: int) -> None:
         self._tracer = tracer
@@ -74,7 +74,7 @@ class Proxy:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Of a proxy that was kept beyond its trace, which has the mode that sees all calls."""
+        """Raises RuntimeError: the proxy was kept beyond its trace, whose mode sees all calls."""
         raise RuntimeError("a traced value was used after its function had returned")
 
     def __bool__(self) -> NoReturn:
@@ -126,7 +126,7 @@ class Proxy:
 
 
 class Partial:
-    """A tensor of which traced values index the first dimensions: it waits for the others."""
+    """A tensor whose first dimensions traced values index: the other indices are still missing."""
 
     def __init__(self, tracer: Tracer, tensor: torch.Tensor, indices: tuple[Any, ...]) -> None:
         self._tracer = tracer
@@ -155,7 +155,7 @@ class Partial:
 
 
 def _refuse_operators() -> None:
-    """Python looks operators up in the class, so that __getattr__ does not see them."""
+    """Makes operators on Partial fail: Python looks them up in the class, not by __getattr__."""
     names = (
         "add",
         "sub",

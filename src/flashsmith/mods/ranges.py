@@ -1,4 +1,4 @@
-"""The smallest and the largest element of any range of a tensor, without a look at all of them."""
+"""Finds min and max of any range of a tensor without reading the whole range."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Ends = tuple[torch.Tensor, torch.Tensor]
 
 
 class RangeTable:
-    """For one dimension: of all stretches of 2^n elements, the smallest and the largest.
+    """The min and max of all runs of 2^n elements, for a tensor of one dimension.
 
-    Two stretches, which may overlap, cover any range. Of more dimensions only all is known.
+    Two runs, which may overlap, cover any range. With more dimensions only the min and max of the
+    whole tensor are known.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -24,7 +25,8 @@ class RangeTable:
         self._lowest, self._highest = [lowest], [highest]
 
     def bounds(self, ranges: Sequence[Ends]) -> Ends:
-        """Of the elements from one index to another, both included; a pair for each dimension."""
+        """Returns min and max between pairs of indices, both ends included; one pair for each
+        dimension."""
         lowest, highest = self._lowest[0], self._highest[0]
         if not ranges:
             return lowest, highest
@@ -32,7 +34,7 @@ class RangeTable:
             return lowest.amin(), highest.amax()
         ((first, last),) = ranges
         _, exponent = torch.frexp((last - first + 1).double())
-        level = exponent.long() - 1  # of the largest power of two that is no longer than the range
+        level = exponent.long() - 1  # the largest power of two up to the range's length
         first, last = first.expand_as(level), last.expand_as(level)
         self._build(int(level.max()) + 1)
         second = last - (1 << level) + 1

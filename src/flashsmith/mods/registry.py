@@ -1,7 +1,7 @@
-"""The expressions that kernels were asked for, by the numbers in their variants' names.
+"""The expressions of kernels, by the numbers in their variants' names.
 
-A name has no room for what it computes. This process knows what it has traced; others find it in
-the cache's folder, as text.
+A name has no room for an expression. This process remembers the ones that it traced; other
+processes read them from the cache's folder, as text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flashsmith.mods.expression import HASH_DIGITS, Expression
 
 _known: dict[int, Expression] = {}
 
-# How many expressions differ in numbers alone, by what they share: each is a kernel.
+# The number of expressions that differ in constants alone, by the rest: each makes a kernel.
 _alike: Counter[object] = Counter()
 _MANY_ALIKE = 16
 
@@ -27,14 +27,14 @@ def remember(expression: Expression) -> int:
     """Makes an expression known here and in the cache's folder; returns its number.
 
     Raises:
-        ValueError: another expression has this number.
+        ValueError: Another expression has this number.
     """
     number = expression.number
     known = _known.get(number)
     if known is None:
         _known[number] = expression
         _warn_of_many(expression)
-        with suppress(OSError):  # a cache that cannot be written is the build's to report
+        with suppress(OSError):  # the build reports a cache that cannot be written
             _write(_path_of(number), expression.text)
     elif known.text != expression.text:
         raise ValueError(f"two expressions have the hash {expression.hash}; change one of them")
@@ -45,7 +45,7 @@ def expression_of(number: int) -> Expression:
     """Returns the expression with a number.
 
     Raises:
-        ValueError: nobody has traced it here, or its file is damaged.
+        ValueError: This process has not traced it, and its file is missing or damaged.
     """
     if number not in _known:
         path = _path_of(number)
@@ -63,7 +63,7 @@ def expression_of(number: int) -> Expression:
 
 
 def _warn_of_many(expression: Expression) -> None:
-    """Once, of a function that is traced with a number that changes from call to call."""
+    """Warns once of a function that is traced with a constant that changes from call to call."""
     shape = (
         tuple(
             replace(node, value=None) if node.operation == "constant" else node
@@ -87,7 +87,7 @@ def _path_of(number: int) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
+    """Writes the file atomically, unless it exists."""
     if path.exists():
         return
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Values of a graph with the operators of algebra: what is known beforehand is computed at once."""
+"""Graph values with algebraic operators: constants are folded."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from flashsmith.mods.graph import Graph
 
-# Between them a product of constants is a float32 with all its digits.
+# Within these bounds, a product of constants is a normal float32 with full precision.
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
 
 
 @dataclass(frozen=True)
 class Term:
-    """A value at ``place``. Operators add what they need to its graph; numbers stay numbers."""
+    """A value of a graph. Operators add nodes to the graph; operations on constants are folded."""
 
     graph: Graph
     place: int
 
     @property
     def number(self) -> float | None:
-        """None: it is known in the kernel alone."""
+        """The constant's value; None if the value is known in the kernel alone."""
         value = self.graph.constant_value(self.place)
         return None if value is None else float(value)
 
@@ -28,12 +28,12 @@ class Term:
         return Term(self.graph, self.graph.constant(float(value)))
 
     def apply(self, name: str, *others: Term | float) -> Term:
-        """Returns an operation of OPERATIONS, with nothing computed beforehand."""
+        """Returns an operation of OPERATIONS, without folding."""
         places = (self._term(other).place for other in others)
         return Term(self.graph, self.graph.apply(name, self.place, *places))
 
     def choose(self, yes: Term | float, no: Term | float) -> Term:
-        """One of both, as this condition says."""
+        """Returns ``yes`` or ``no``, selected by this condition."""
         first, second = self._term(yes), self._term(no)
         if first == second:
             return first
@@ -98,7 +98,8 @@ class Term:
         return rest.apply("neg") if product.number == -1 else product.apply("mul", rest)
 
     def _factors(self) -> tuple[float, Term]:
-        """A number that it is a product with, as ``_scaled`` writes it, and the rest."""
+        """Returns the factor of a product that ``_scaled`` wrote, and the rest; 1.0 for other
+        values."""
         node = self.graph.nodes[self.place]
         operands = [Term(self.graph, operand) for operand in node.operands]
         if node.operation == "neg":

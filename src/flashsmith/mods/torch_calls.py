@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _KINDS = {torch.float32: Kind.FLOAT, torch.int32: Kind.INT, torch.bool: Kind.BOOL}
 
-# Other names of operations.
+# Synonyms of operations.
 _ALIASES = {
     "absolute": "abs",
     "arccos": "acos",
@@ -31,7 +31,7 @@ _ALIASES = {
     "not_equal": "ne",
     "sgn": "sign",
 }
-# What Python calls operators of tensors, which come here where a captured tensor is on the left.
+# Python's names of operators, which are called when a captured tensor is the left operand.
 _OPERATORS = {
     "add": "add",
     "sub": "sub",
@@ -47,7 +47,7 @@ _OPERATORS = {
     "rshift": "bitwise_right_shift",
 }
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-# Functions that make a tensor from numbers: of no dimensions, it is a constant.
+# Functions that make a tensor from numbers; a tensor without dimensions is a constant.
 _FACTORIES = (
     "tensor",
     "scalar_tensor",
@@ -77,7 +77,7 @@ Call = Callable[..., Any]
 def constant_of(
     tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Returns what a call that knows no traced value returns: a constant, if it makes one
+    """Makes a call without traced values and returns its result: a constant if it makes one
     number."""
     if name in _RANDOM:
         tracer.refuse(f"torch's {name!r} draws anew at every call; capture a tensor instead")
@@ -149,7 +149,7 @@ def _pow(tracer: Tracer, base: Any, exponent: Any) -> Proxy:
         base = tracer.apply("to_float", base)
     elif exponent < 0 and _kind(tracer, base) is not Kind.FLOAT:
         raise ValueError("an integer has no negative power; use .float()")
-    # Far cheaper than the power.
+    # This is far cheaper than the power.
     if exponent == 2:
         return tracer.apply("mul", base, base)
     return tracer.apply("sqrt", base) if exponent == 0.5 else tracer.apply("pow", base, exponent)
@@ -175,7 +175,7 @@ def _limit(tracer: Tracer, name: str, x: Any, limit: Any) -> Proxy:
 
 def _relu(tracer: Tracer, x: Any, inplace: bool = False) -> Proxy:
     _refuse_in_place(inplace)
-    return _limit(tracer, "clamp_min", 0, x)  # at zero its derivative is that of 0, not of x
+    return _limit(tracer, "clamp_min", 0, x)  # at zero its derivative is 0, not 1
 
 
 def _silu(tracer: Tracer, x: Any, inplace: bool = False) -> Proxy:
@@ -215,7 +215,7 @@ def _convert(tracer: Tracer, x: Any, dtype: torch.dtype) -> Proxy:
 
 
 def _to(tracer: Tracer, x: Any, *args: Any, dtype: Any = None, **_: Any) -> Any:
-    """A device changes nothing: values are where the kernel is."""
+    """Converts to a dtype and ignores a device: values are on the kernel's device."""
     for arg in (dtype, *args):
         if isinstance(arg, Proxy | torch.Tensor):
             arg = arg.dtype
@@ -229,7 +229,7 @@ def _converter(dtype: torch.dtype) -> Call:
 
 
 def _filled(value: bool | int | float | None) -> Call:
-    """new_ones, ones_like and their like; None: the value is an argument."""
+    """Returns the function for new_ones, ones_like and similar; None: the value is an argument."""
 
     def call(tracer: Tracer, x: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
         fill = value
@@ -253,7 +253,7 @@ def _item(tracer: Tracer, x: Any) -> Any:
 
 
 def _calls() -> dict[str, Call]:
-    """By the names of torch's functions and of tensors' methods."""
+    """Returns the functions by the names of torch's functions and tensors' methods."""
     calls: dict[str, Call] = {
         name: _operation(name) for name in OPERATIONS if name not in CONVERSIONS.values()
     }
@@ -292,7 +292,7 @@ def _swapped(call: Call) -> Call:
 
 
 CALLS = _calls()
-# For messages: without operators and second names.
+# Messages list these, without operators and synonyms.
 SUPPORTED = sorted(
     {name for name in CALLS if not name.startswith(("_", "method"))} - _ALIASES.keys()
 )

@@ -1,4 +1,4 @@
-"""``trace``: a user's functions become an expression and the tensors that it reads."""
+"""``trace`` turns a user's functions into an expression and the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _POSITION = ("b", "h", "q", "kv")
 
 @dataclass(frozen=True)
 class Mods:
-    """What both functions compute.
+    """The expression of both functions, and its tensors.
 
-    buffers: the captured tensors, in the expression's order; their values are read at each call.
+    buffers: The captured tensors, in the expression's order; their values are read at each call.
     """
 
     expression: Expression
@@ -36,17 +36,17 @@ def trace(
     mask_mod: MaskMod | None = None,
     device: torch.device | str = "cpu",
 ) -> Mods:
-    """Returns what the functions compute, found by calling each once with values that note it.
+    """Returns the computation of the functions, recorded by calling each once with proxies.
 
     Args:
         score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead.
         mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key.
-        device: where the functions run, and captured tensors are.
+        device: The device on which the functions run and captured tensors are.
 
     Raises:
-        TracingError: a function branches on a value, or uses what kernels cannot do; names its
-            line and what to do.
-        TypeError: an argument is no function of so many arguments.
+        TracingError: A function branches on a value, or uses an operation that kernels lack; the
+            message names the line and what to do.
+        TypeError: An argument is not a function with the required arguments.
     """
     tracer = Tracer(torch.device(device))
     score = visible = None
@@ -74,12 +74,12 @@ def _check_signature(name: str, function: Any, signature: str) -> None:
         raise TypeError(
             f"{name} takes {inspect.signature(function)}; expected a function of {signature}"
         ) from None
-    except ValueError:  # a function in C says nothing of its arguments
+    except ValueError:  # a C function has no signature
         return
 
 
 def _result(tracer: Tracer, returned: Any, kind: Kind) -> int:
-    """Returns the place of what a function returned."""
+    """Returns the index of the value that a function returned."""
     if isinstance(returned, Partial):
         tracer.refuse_result(f"a tensor, {returned!r}; expected one {kind.text}")
     if isinstance(returned, torch.Tensor) and returned.dim():

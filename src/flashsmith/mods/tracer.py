@@ -22,7 +22,7 @@ _OWN_FOLDERS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 
 
 class Tracer:
-    """What is known of one call of a user's function; several share a graph and its buffers."""
+    """Traces calls of a user's functions, which share one graph and its buffers."""
 
     def __init__(self, device: torch.device) -> None:
         self.graph = Graph()
@@ -33,7 +33,8 @@ class Tracer:
         self._function: Any = None
 
     def trace(self, name: str, function: Any, inputs: tuple[str, ...]) -> Any:
-        """Returns what ``function`` returns for proxies of these inputs. name: for messages."""
+        """Returns the result of ``function`` for proxies of these inputs; messages call it
+        ``name``."""
         self._name, self._function = name, function
         proxies = [Proxy(self, self.graph.input(each)) for each in inputs]
         with _Calls(self):
@@ -43,7 +44,7 @@ class Tracer:
         raise TracingError(f"{self._name}{_user_line()}: {reason}")
 
     def refuse_result(self, reason: str) -> NoReturn:
-        """As ``refuse``, when the function has returned."""
+        """Raises TracingError at the function's first line, because the function has returned."""
         code = getattr(self._function, "__code__", None)
         where = f", {code.co_filename}:{code.co_firstlineno}" if code else ""
         raise TracingError(f"{self._name}{where}: it returns {reason}")
@@ -51,7 +52,7 @@ class Tracer:
     def call(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """torch's function ``name``, of proxies among other things."""
+        """Calls torch's function ``name`` with proxies among its arguments."""
         if name not in CALLS:
             self.refuse(f"torch's {name!r} is not supported; supported are {', '.join(SUPPORTED)}")
         try:
@@ -63,7 +64,7 @@ class Tracer:
         return Proxy(self, self.graph.apply(name, *(self.place(each) for each in operands)))
 
     def place(self, value: Any) -> int:
-        """Of a proxy, a number, or a captured tensor of one element."""
+        """Returns the index of a proxy, a number, or a captured tensor of one element."""
         if isinstance(value, Proxy):
             return value.place
         if isinstance(value, bool | int | float):
@@ -80,7 +81,7 @@ class Tracer:
         raise TypeError(f"got a {type(value).__name__}; expected a traced value or a number")
 
     def index(self, tensor: torch.Tensor, indices: tuple[Any, ...]) -> Proxy | Partial:
-        """``tensor[indices]``, with at least one proxy among the indices."""
+        """Returns ``tensor[indices]`` with at least one proxy among the indices."""
         if torch.nn.parameter.is_lazy(tensor):
             self.refuse(f"a captured {type(tensor).__name__} has no elements yet")
         if len(indices) > tensor.dim():
@@ -100,7 +101,8 @@ class Tracer:
             self.refuse(str(error))
 
     def _scalar(self, tensor: torch.Tensor) -> int:
-        """A whole number on the CPU is a constant: it costs no look at the GPU. Others are read."""
+        """Returns the index of a 0-dimensional tensor: an integer on the CPU becomes a constant,
+        which needs no synchronisation; others are loaded by the kernel."""
         if tensor.device.type == "cpu" and not tensor.is_floating_point():
             return self.graph.constant(tensor.item())
         return self._load(tensor, []).place
@@ -108,8 +110,9 @@ class Tracer:
     def _load(self, tensor: torch.Tensor, indices: list[int]) -> Proxy:
         described = buffers.describe(tensor)
         buffers.check_device(tensor, self.device)
-        # A function that indexes a tensor with numbers first makes a new view at every use.
-        memory = tensor.untyped_storage()._cdata, tensor.storage_offset()  # of fake tensors, too
+        # A function that indexes a tensor with numbers first makes a new view at every use, so the
+        # key is the memory, which fake tensors have too.
+        memory = tensor.untyped_storage()._cdata, tensor.storage_offset()
         # Sizes are text here, because symbolic sizes cannot be keys.
         key = (memory, tensor.dtype, str(tensor.shape), str(tensor.stride()), tensor.device)
         if key not in self._known:
@@ -121,7 +124,7 @@ class Tracer:
 
 
 class _Calls(TorchFunctionMode):
-    """Sees all that the user's function does with torch."""
+    """Intercepts every call of torch in the user's function."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -151,7 +154,7 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _user_line() -> str:
-    """Where in the user's code the innermost call came from: `, mods.py:12`."""
+    """Returns the user's file and line of the innermost call, like `, mods.py:12`."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
         frame = frame.f_back  # type: ignore[assignment]

@@ -30,7 +30,7 @@ from flashsmith.ops.spec import (
 )
 from flashsmith.reference.dropout import check_dropout
 
-_LEARNED = ("q", "k", "v", "sinks", "bias")  # arguments that have gradients
+_LEARNED = ("q", "k", "v", "sinks", "bias")  # arguments with gradients
 
 
 def attention(
@@ -65,85 +65,86 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q k^T * softmax_scale) v, with masks, scores and lengths as asked for.
+    """Computes softmax(q k^T * softmax_scale) v, with optional masks, score functions and lengths.
 
     Mind the layout: (batch, seq_len, n_heads, d_head). torch's scaled_dot_product_attention has
-    (batch, n_heads, seq_len, d_head), which is not told apart by its sizes: pass
-    ``q.transpose(1, 2)``, a view that costs nothing.
+    (batch, n_heads, seq_len, d_head), which sizes alone cannot distinguish: pass ``q.transpose(1,
+    2)``, a view that costs nothing.
 
-    The diagonal of query i is key i + seq_len_k - seq_len_q, so that the last query and the last
-    key are side by side; with ``top_left`` it is key i. A score goes through softmax_scale,
-    softcap, alibi_slopes and bias, in this order. A query that sees no key gets zeros.
+    The diagonal of query i is key i + seq_len_k - seq_len_q, so that the last query has the last
+    key; with ``top_left`` it is key i. A score goes through softmax_scale, softcap, alibi_slopes
+    and bias, in this order. A query that sees no key gets zeros.
 
-    Differentiable by q, k, v, sinks and bias; not twice. Gradients are those of what the forward
-    saw: functions are traced once, in the forward, and torch refuses a backward after a tensor of
-    the call was changed in place.
+    The result is differentiable by q, k, v, sinks and bias, but only once. Gradients belong to what
+    the forward computed: functions are traced once, in the forward, and torch refuses a backward if
+    a tensor of the call was changed in place.
 
-    CPU tensors run on the emulator. ``FLASHSMITH_LOG=1`` says on stderr which kernel serves, and
-    why, when it is first used.
+    CPU tensors run on the emulator. ``FLASHSMITH_LOG=1`` logs to stderr which kernel serves, and
+    why, at its first use.
 
     Args:
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16, d_head a multiple of 8 up to
             256. The last dimension is contiguous, the other strides are multiples of 8 elements.
-            With cu_seqlens_q: (total_q, n_heads, d_head), the sequences one after the other. Or
-            float8_e4m3fn, on compute capability 9.0 alone: d_head and strides are multiples of 16
-            then; not differentiable, and without bias, dropout_p, score_mod and mask_mod.
+            With cu_seqlens_q: (total_q, n_heads, d_head), packed sequences. q may be float8_e4m3fn
+            on compute capability 9.0: then d_head and strides are multiples of 16, the result is
+            not differentiable, and bias, dropout_p, score_mod and mask_mod are not supported.
         k: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device; n_heads is a multiple of
-            n_heads_kv: neighbouring heads of q share one of k and v. With cu_seqlens_k: (total_k,
-            n_heads_kv, d_head).
-        v: As k, with rows of d_v elements, which are o's: a multiple of 8 up to 256. Beside a q of
-            float8_e4m3fn: of that dtype, too, or of 16 bits.
-        causal: Queries see no keys ahead of their diagonal.
+            n_heads_kv: neighbouring heads of q share a head of k and v. With cu_seqlens_k:
+            (total_k, n_heads_kv, d_head).
+        v: As k, with rows of d_v elements, which o has too: a multiple of 8 up to 256. With q of
+            float8_e4m3fn, v has that dtype or 16 bits.
+        causal: Whether queries see no keys ahead of their diagonal.
         softmax_scale: None: 1 / sqrt(d_head).
-        window_size: (left, right): queries see keys from diagonal - left to diagonal + right; -1 is
-            all of that side.
-        softcap: A score s becomes softcap * tanh(s / softcap); 0: it stays.
-        alibi_slopes: (n_heads,) or (batch, n_heads), float32: a score loses
-            slope * |diagonal - key|.
-        sinks: (n_heads,), float32 or q's dtype: one more logit a head, without a value.
-        bias: (batch, n_heads, seq_len_q, seq_len_k), of q's dtype, where a size may be 1: added to
-            the scores; -inf hides a key. Not with lengths of their own. Where scores are changed or
-            there are sinks, a row whose log-sum-exp is beyond 2^20 has no gradient (its float32
-            does not tell the weights), and scores beyond 2.36e38 count as that.
-        top_left: See above.
+        window_size: (left, right): queries see keys from diagonal - left to diagonal + right; -1:
+            all keys on that side.
+        softcap: A score s becomes softcap * tanh(s / softcap); 0: unchanged.
+        alibi_slopes: (n_heads,) or (batch, n_heads), float32: slope * |diagonal - key| is
+            subtracted from a score.
+        sinks: (n_heads,), float32 or q's dtype: an additional logit for each head, without a value.
+        bias: (batch, n_heads, seq_len_q, seq_len_k), of q's dtype, each size may be 1: added to the
+            scores; -inf hides a key. It excludes varlen batches. If scores are changed or there are
+            sinks, a row whose log-sum-exp is beyond 2^20 has no gradient (float32 does not resolve
+            its weights), and scores beyond 2.36e38 are clamped to that.
+        top_left: Whether diagonals begin at the first key; see above.
         cu_seqlens_q, cu_seqlens_k: (batch + 1,), int32, on q's device: sequence i has the rows from
-            place i to before place i + 1. They are read on the device, so that a CUDA graph replays
-            with others.
-        max_seqlen_q, max_seqlen_k: No sequence is longer; None: the total, or all rows.
-        seqused_q, seqused_k: (batch,), int32: so many rows of each sequence are used. Rows of a new
-            o that are not are zero.
+            offset i to before offset i + 1. Offsets are read on the device, so that a CUDA graph
+            may replay with others.
+        max_seqlen_q, max_seqlen_k: Upper bounds of the lengths; None: the total, or all rows.
+        seqused_q, seqused_k: (batch,), int32: the number of rows in use of each sequence. Other
+            rows of a new o are zero.
         score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead, before softcap. Indices
-            are those within a sequence. See docs/score-mod.md for what a function may do.
+            count within a sequence. See docs/score-mod.md for what a function may do.
         mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key.
-        block_mask: ``flashsmith.create_block_mask``'s, or torch's BlockMask: its blocks, and its
-            mask_mod unless one is given. Not with lengths of their own.
+        block_mask: A BlockMask of ``flashsmith.create_block_mask`` or torch, which gives the
+            blocks, and the mask_mod unless that is given. It excludes varlen batches.
         dropout_p: The share of weights that are dropped, at random, from 0 to below 1; the others
-            are multiplied with 1 / (1 - dropout_p). Rounded to a multiple of 2^-15.
-        rng_state: (2,), int64, on q's device: a seed and an offset, which say which weights are
-            dropped (``flashsmith.dropout_mask``); None: drawn from torch's generator of the device.
-            They are read on the device, and not at all where dropout_p is 0.
+            are multiplied by 1 / (1 - dropout_p). It is rounded to a multiple of 2^-15.
+        rng_state: (2,), int64, on q's device: the seed and offset that select the dropped weights
+            (``flashsmith.dropout_mask``); None: drawn from torch's generator of the device. They
+            are read on the device, and not at all if dropout_p is 0.
         q_scale, k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive:
-            what q, k and v of float8_e4m3fn are multiplied with, read on the device; None: 1.
-        out: Where to write the result; None: a new contiguous tensor.
+            the scales of float8_e4m3fn q, k and v, read on the device; None: 1.
+        out: The tensor for the result; None: a new contiguous tensor.
         config: The kernel to use; None: see ``select_config``.
-        return_lse: Also return the natural logarithm of the sum of each row's exponentials, its
-            sink's included: (batch, n_heads, seq_len_q), float32, or (n_heads, total_q); -inf where
-            a query sees nothing. It is differentiable, too.
-        deterministic: Gradients have the same bits at every run, as they have under
+        return_lse: Whether to also return the natural logarithm of the sum of each row's
+            exponentials, its sink's included: (batch, n_heads, seq_len_q), float32, or (n_heads,
+            total_q); -inf if a query sees nothing. It is differentiable, too.
+        deterministic: Whether gradients have the same bits in every run, as under
             ``torch.use_deterministic_algorithms``. Results always have.
 
     Returns:
-        (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of v's dtype, where that has
-        8 bits of ``out``'s or bfloat16; with ``return_lse`` also the log-sum-exp.
+        (batch, seq_len_q, n_heads, d_v), or (total_q, n_heads, d_v), of v's dtype, or if that is
+        FP8 of ``out``'s or bfloat16; with ``return_lse`` also the log-sum-exp.
 
     Raises:
-        NotImplementedError: alibi_slopes, a scale, out or, beside a q of 8 bits, any tensor
-            requires a gradient; a tensor has a tangent (forward-mode derivatives); or a second
-            derivative is asked for.
-        TypeError, ValueError: An argument that no kernel takes; names it, what came and what is
-            supported.
-        TracingError: score_mod or mask_mod does what no kernel can; names the line.
-        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
+        NotImplementedError: alibi_slopes, a scale, out or, with FP8 q, any tensor requires a
+            gradient; a tensor has a tangent (forward-mode derivatives); or a second derivative is
+            needed.
+        TypeError, ValueError: No kernel supports an argument; the message names it, its value and
+            what is supported.
+        TracingError: score_mod or mask_mod does what no kernel can; the message names the line.
+        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be found or
+            built.
         DeviceError: The GPU is too old, or refused the launch.
     """
     if not type(causal) is type(return_lse) is type(deterministic) is bool:
@@ -185,7 +186,7 @@ def _attend_with_functions(
     functions: tuple[Any, ...],
     *others: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attend``, of functions that are called here once and never again.
+    """Computes ``attend`` with functions, which are called here once and never again.
 
     functions: score_mod, mask_mod and block_mask.
     """
@@ -204,8 +205,8 @@ def attend(
     return_lse: bool = False,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` of a specification: launches now, or has torch see an operator, as the tensors
-    are."""
+    """Computes ``attention`` of a specification: launches now, or calls an operator that torch
+    traces, depending on the tensors."""
     given = (q, k, v, *given_tensors(spec)) if out is None else (q, k, v, out, *given_tensors(spec))
     is_memory = are_memory(*given)
     if not is_memory:
@@ -225,6 +226,6 @@ def attend(
 def _named(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | None, spec: AttentionSpec
 ) -> dict[str, Any]:
-    """Returns a call's tensors by the names of its arguments; captured ones are a list."""
+    """Returns a call's tensors by the names of its arguments; captured tensors are a list."""
     given = {"q": q, "k": k, "v": v, **tensors_of(spec)}
     return given if out is None else given | {"out": out}

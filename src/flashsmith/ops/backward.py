@@ -1,4 +1,5 @@
-"""``backward``, which launches the kernels it is told; what gradients of ``attention`` come to."""
+"""``backward``, which launches the kernels of a configuration, and the gradients of
+``attention``."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ _CHECKED = ("do", "q", "k", "v", "o", "lse")
 
 
 class Gradients(NamedTuple):
-    """Of a loss, by q, k and v, laid out as these but contiguous; and by sinks and bias, of their
-    shape and dtype, where they were asked for."""
+    """The gradients of a loss by q, k and v, contiguous and of their shapes; and by sinks and bias,
+    of their shapes and dtypes, if they are computed."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -66,7 +67,7 @@ class Gradients(NamedTuple):
 
 
 class GradientMask(NamedTuple):
-    """Which gradients are wanted beside those of q, k and v."""
+    """The gradients that are computed beside those of q, k and v."""
 
     sinks: bool = False
     bias: bool = False
@@ -93,26 +94,27 @@ def backward(
 ) -> Gradients | tuple[Gradients, float]:
     """Returns the gradients of ``attention`` by its tensors, with the kernels of ``cfg``.
 
-    FlashAttention-2, section 3.1, algorithm 2. CUDA tensors run on their GPU's current stream, CPU
-    tensors on the emulator. Kernels that no library holds are built first.
+    The algorithm is FlashAttention-2, section 3.1, algorithm 2. CUDA tensors run on their GPU's
+    current stream, CPU tensors on the emulator. Kernels that no library holds are built first.
 
     Args:
-        cfg: The backward's configuration; None: the heuristic's.
-        do: (batch, seq_len_q, n_heads, d_v), the gradient by o, of q's dtype and device. It is
-            copied if it is laid out as kernels do not take it.
-        q, k, v, causal, softmax_scale: As ``attention`` had them.
-        o: What it returned, or the combined result of several calls over parts of the keys.
-        lse: (batch, n_heads, seq_len_q), float32, contiguous, likewise.
-        dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
-        deterministic: The same bits at every run, where ``cfg`` is None.
-        benchmark: Also return the milliseconds between two events around the launches.
-        semantics: What else ``attention`` computed, by its keywords. Where sinks or bias are given,
-            gradients by these are computed.
+        cfg: The backward's configuration; None: it is chosen.
+        do: (batch, seq_len_q, n_heads, d_v), the gradient of the loss by o, of q's dtype and
+            device. It is copied if kernels do not support its layout.
+        q, k, v, causal, softmax_scale: The arguments of ``attention``.
+        o: The result of ``attention``, or the combined result of several calls over parts of the
+            keys.
+        lse: (batch, n_heads, seq_len_q), float32, contiguous, the log-sum-exp of o.
+        dlse: (batch, n_heads, seq_len_q), float32, the gradient of the loss by lse; None: 0.
+        deterministic: Whether gradients have the same bits in every run, if ``cfg`` is None.
+        benchmark: Whether to also return the milliseconds between two events around the launches.
+        semantics: Further keywords of ``attention``. If sinks or bias are given, their gradients
+            are computed.
 
     Returns:
         The gradients; with ``benchmark`` also milliseconds.
 
-    The errors are those of ``forward``.
+    Raises: See ``forward``.
     """
     check_flags(causal=causal, deterministic=deterministic, benchmark=benchmark)
     if cfg is not None:
@@ -141,9 +143,9 @@ def run_backward(
     deterministic: bool = False,
     timed: bool = False,
 ) -> tuple[Gradients, float]:
-    """As ``backward``; packed rows have three dimensions here.
+    """Computes ``backward``; packed rows have three dimensions here.
 
-    tensors: do None: 0. Where dq, dk or dv is None, a new tensor is made.
+    tensors: The tensors; do None: 0. A new tensor replaces a dq, dk or dv of None.
     """
     q, k, into = tensors.q, tensors.k, (tensors.dq, tensors.dk, tensors.dv)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
@@ -162,7 +164,7 @@ def run_backward(
 
 
 def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
-    """Returns what was found, in the dtypes of what it is the gradient of."""
+    """Returns the gradients, with those of sinks and bias in the dtypes of their tensors."""
     dsinks, dbias = found.dsinks, found.dbias
     if dsinks is not None and spec.sinks is not None:
         dsinks = dsinks.to(spec.sinks.dtype)
@@ -172,21 +174,21 @@ def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
 
 
 def _is_made_as_before(tensors: GradientTensors, spec: AttentionSpec, how: _How) -> bool:
-    """Returns the hot path: whether ``launch_cache`` made the call, because one like it was made
-    before."""
+    """Tries the hot path: returns whether ``launch_cache`` made the call, as an earlier one like
+    it."""
     config, deterministic, _, are_new = how
     try:
-        told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
+        told: tuple[Any, ...] = spec[:2]  # the rest of a plain call is known
         if spec is not FULL and spec is not CAUSAL:
             told = ready(spec, tensors.q, tensors.k)
         named = 0 if config is None else id(config)
         return launch_cache.backward(named, deterministic, are_new, *tensors, *told) == MADE
     except Exception:
-        return False  # the slower way refuses what is wrong, in better words
+        return False  # the cold path refuses it with a better message
 
 
 def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
-    """Raises for a tensor of a call that failed, if it is one that no call takes."""
+    """Raises for a tensor of a failed call if no call supports it."""
     check_tensors(**{n: t for n, t in tensors.given.items() if n in _CHECKED}, **tensors_of(spec))
     for name, t in tensors.given.items():
         if name not in ("lse", "dlse"):
@@ -197,7 +199,8 @@ def _check(tensors: GradientTensors, spec: AttentionSpec) -> None:
 def backward_of_saved(
     tensors: GradientTensors, spec: AttentionSpec, wanted: GradientMask, deterministic: bool
 ) -> Gradients:
-    """``run_backward`` of what autograd saved, which its hooks may give back with other strides."""
+    """Computes ``run_backward`` of tensors that autograd saved, to which its hooks may have given
+    other strides."""
     try:
         return run_backward(tensors, spec, wanted, deterministic=deterministic)[0]
     except ValueError:
@@ -215,8 +218,8 @@ def backward_of_saved(
 
 
 class _How(NamedTuple):
-    """Says by which kernels a call is made, whether it is timed, and whether dq, dk and dv are new:
-    the library clears the rows of new ones that no sequence has, and leaves the caller's alone."""
+    """The configuration of a call, whether it is timed, and whether dq, dk and dv are new: the
+    library clears rows outside all sequences only in new tensors."""
 
     config: BackwardKernelConfig | None
     deterministic: bool
@@ -226,11 +229,12 @@ class _How(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """The kernels of all calls that are alike.
+    """The kernels of all calls with one key.
 
-    config: The caller's, kept alive because its id is in the key; None: one was chosen.
-    call: What the kernels' ``bind`` gave.
-    lays_out: Whether a call came with tensors that the kernels do not read as they lie.
+    config: The caller's configuration, kept alive because its id is in the key; None: one was
+        chosen.
+    call: The kernels' ``bind()``.
+    lays_out: Whether some call had tensors with a layout that the kernels cannot read.
     """
 
     config: BackwardKernelConfig | None
@@ -243,9 +247,9 @@ _choices: Choices[_Choice] = Choices()
 
 
 def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
-    """Writes the gradients, and returns milliseconds if they are asked for. Kernels are chosen once
-    for all calls that are alike; the library checks and plans each call. ``launch_cache`` is told
-    how the call was made: the next one of its kind does not come here."""
+    """Writes the gradients, and returns milliseconds if the call is timed. Kernels are chosen once
+    for all calls with one key; the library checks and plans each call. ``launch_cache`` remembers
+    the call, and makes the next one of its kind."""
     q, k, v = tensors.q, tensors.k, tensors.v
     spec = resolve(given, q, k)
     scale = given.softmax_scale
@@ -268,7 +272,7 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
                 tensors, scale, timed=True, are_new=how.are_new, extras=spec.extras
             )
         _call(choice, tensors, spec, scale, how.are_new)
-    except Exception:  # a first call of its kind was refused in these words
+    except Exception:  # raises the same error as the first call of its kind
         _checked_config(how, tensors, spec)
         raise
     if not choice.lays_out:
@@ -293,7 +297,7 @@ def _call(
 
 
 def _laid_out(choice: _Choice, tensors: GradientTensors, spec: ResolvedSpec) -> GradientTensors:
-    """The tensors, with copies of what the chosen kernels do not read as it lies."""
+    """Returns the tensors, with copies of those whose layout the chosen kernels cannot read."""
     read = (tensors.q, tensors.k, tensors.v, tensors.o, tensors.do)
     q, k, v, o, do = laid_out(choice.kernel.instance.config, spec.extras.is_varlen, *read)
     return tensors._replace(q=q, k=k, v=v, o=o, do=do)
@@ -305,7 +309,7 @@ def _choose(
     tensors: GradientTensors,
     spec: ResolvedSpec,
 ) -> _Choice:
-    """The kernels for all calls of a key, found or built when the first one comes."""
+    """Returns the kernels for all calls of a key; the first call finds or builds them."""
     config, variant = _checked_config(how, tensors, spec)
     kernel = _kernel_for(config, variant, tensors.q.device)
     return _choices.keep(key, _Choice(how.config, kernel, kernel.bind()))
@@ -314,9 +318,9 @@ def _choose(
 def _checked_config(
     how: _How, tensors: GradientTensors, spec: ResolvedSpec
 ) -> tuple[BackwardKernelConfig, Variant]:
-    """The caller's configuration or the chosen one, and what its kernels compute, for a call that
-    is refused before kernels are built for it."""
-    rows = {}  # packed ones as one entry of a batch
+    """Returns the caller's or the chosen configuration, and its kernels' variant; refuses an
+    invalid call before kernels are built for it."""
+    rows = {}  # packed rows become one entry of a batch
     for name in ("q", "k", "v", "o", "do"):
         t = getattr(tensors, name)
         offsets = spec.extras.cu_seqlens_k if name in _OF_KEYS else spec.extras.cu_seqlens_q
@@ -348,8 +352,9 @@ def _kernel_for(
 
 
 def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask) -> GradientTensors:
-    """With do as kernels take it, and new tensors where none are given to write to. Kernels write
-    all of these; beside tensors of the caller's, of which they do not, they are zeros."""
+    """Returns the tensors with a do that kernels support, and new tensors for missing outputs.
+    Kernels write all of them, except rows outside all sequences if some outputs are the caller's:
+    then new ones start as zeros."""
     q, k = given.q, given.k
     dsinks = dbias = None
     if wanted.sinks:
@@ -370,7 +375,7 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask)
             make(t, memory_format=torch.contiguous_format) if into is None else into
             for t, into in zip(given[:3], (dq, dk, dv), strict=True)
         )
-    # Autograd passes gradients as they come: lazily negated views, any strides.
+    # Autograd passes gradients unchanged: lazily negated views, any strides.
     do = (
         torch.zeros_like(given.o) if given.do is None else with_aligned_rows(given.do.resolve_neg())
     )
@@ -379,14 +384,14 @@ def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask)
 
 
 def _has_no_sequence(spec: AttentionSpec) -> bool:
-    """Returns whether there is none, so that no kernel is launched for them."""
+    """Returns whether there are no sequences: then no kernel is launched."""
     offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
     return offsets is not None and offsets.numel() < 2
 
 
 def _write_without_keys(tensors: GradientTensors) -> None:
-    """Writes the gradients where no query sees anything but a sink, whose weight is 1; a row that
-    is not used, or whose sink is -inf, has a log-sum-exp of -inf and no weight."""
+    """Writes the gradients if no query sees anything but a sink, whose weight is 1. A row outside
+    the used ones, or with a sink of -inf, has a log-sum-exp of -inf and no weight."""
     tensors.dq.zero_()
     if tensors.dsinks is not None and tensors.dlse is not None:
         has_weight = tensors.lse > -math.inf

@@ -1,4 +1,4 @@
-"""Calls of one decode kernel, with the memory that they need beside their tensors."""
+"""Calls of one decode kernel, with the workspace and counters that they need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flashsmith.runtime.workspace import FRESH, Scratch
 
 
 class BoundDecode:
-    """Makes calls of a decode kernel, with memory that is kept for those of a thread."""
+    """Calls a decode kernel, with memory that is kept for the calls of each thread."""
 
     __slots__ = ("_device", "_how", "_kernel", "_scratch", "call")
 
@@ -37,12 +37,12 @@ class BoundDecode:
         extras: Sequence[Any],
         append: tuple[Any, ...] = (),
     ) -> None:
-        """One call.
+        """Makes one call.
 
         Args:
-            tensors: ``DecodeTensors``.
-            extras: ``CallArgs``.
-            append: ``AppendArguments`` and ``NO_SOFTMAX``, where calls append.
+            tensors: The fields of ``DecodeTensors``.
+            extras: The fields of ``CallArgs``.
+            append: The fields of ``AppendArguments`` and ``NO_SOFTMAX``, if calls append.
         """
         workspace, counters = self._scratch()
         if self.call(FRESH, *append, *tensors, counters, workspace, softmax_scale, *extras):
@@ -54,6 +54,6 @@ class BoundDecode:
         assert made, "a plan has the memory that it asks for"
 
     def kept(self) -> tuple[int, torch.Tensor | None, torch.Tensor | None]:
-        """The current stream, and what this thread's next call on it may have as workspace and
-        counters; None: nothing is kept for it."""
+        """Returns the current stream, and the workspace and counters that this thread's next call
+        on it may use; each is None if none is kept."""
         return self._scratch.kept()

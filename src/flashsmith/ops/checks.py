@@ -1,4 +1,4 @@
-"""Checks of what can only be asked of Python and torch; libraries check the rest at every call."""
+"""Checks that need Python and torch; libraries check the rest at every call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.mods.block_mask import BlockMask
 from flashsmith.ops.gate import named, refuse_freed, refuse_unknown
 
-# Normal float32 numbers, also after the kernel has multiplied them by log2(e), or inverted them.
+# Bounds within which float32 numbers stay normal, also after the kernel multiplies them by log2(e)
+# or inverts them.
 SMALLEST, LARGEST = 1e-37, 1e37
-FP8 = torch.float8_e4m3fn  # of a cache of 8 bits
+FP8 = torch.float8_e4m3fn  # the dtype of FP8 tensors
 
 
 ATTENTION_CONFIGS: tuple[type[KernelConfig], ...] = (
@@ -34,15 +35,15 @@ def check_config(name: str, config: KernelConfig, kinds: Sequence[type[KernelCon
 
 
 def check_tensors(**tensors: torch.Tensor) -> None:
-    """What can only be asked of torch; the rest is checked beside the launch.
+    """Checks what only torch knows; the library checks the rest at the launch.
 
     Raises:
-        TypeError, NotImplementedError: As ``refuse_unknown``.
-        ValueError: A device that has no kernels.
+        TypeError, NotImplementedError: See ``refuse_unknown``.
+        ValueError: There are no kernels for the device.
     """
     refuse_unknown(**tensors)
     for name, tensor in named(tensors):
-        if tensor.device.type not in ("cuda", "cpu"):  # others cannot even be handed over
+        if tensor.device.type not in ("cuda", "cpu"):  # other devices do not even support DLPack
             raise ValueError(
                 f"{name} is on device {tensor.device}; supported are cuda (NVIDIA) and cpu "
                 "(emulator)"
@@ -51,7 +52,7 @@ def check_tensors(**tensors: torch.Tensor) -> None:
 
 
 def needs_gradient(*tensors: torch.Tensor | None) -> bool:
-    """Returns whether a result of these has to be differentiable."""
+    """Returns whether a result of these tensors must be differentiable."""
     if not torch.is_grad_enabled():
         return False
     for t in tensors:  # noqa: SIM110 - every call asks, and any() takes twice as long
@@ -61,7 +62,7 @@ def needs_gradient(*tensors: torch.Tensor | None) -> bool:
 
 
 def refuse_gradients(**tensors: torch.Tensor | None) -> None:
-    """Raises for a tensor that requires a gradient, where none is computed by it."""
+    """Raises for a tensor that requires a gradient which is not computed."""
     for name, tensor in tensors.items():
         if getattr(tensor, "requires_grad", False):
             raise NotImplementedError(
@@ -78,19 +79,19 @@ def refuse_second_derivative() -> NoReturn:
 
 
 def mark_written(*tensors: torch.Tensor | None) -> None:
-    """Has autograd know that tensors were overwritten, so that it refuses to compute gradients with
-    what it saved of them before, as it does after an operation of torch."""
+    """Tells autograd that tensors were overwritten, so that it refuses gradients that need their
+    saved old values, as it does after an operation of torch."""
     torch.autograd.graph.increment_version([t for t in tensors if t is not None])
 
 
 def refuse_out(out: torch.Tensor | None) -> None:
-    """Raises for a place of a result that needs a gradient."""
+    """Raises for an ``out`` if the result needs a gradient."""
     if out is not None:
         raise ValueError("out is a tensor; a result that needs a gradient is made anew: pass None")
 
 
 def check_scale(value: float) -> float:
-    """softmax_scale, if it is a number with which the kernel's float32 arithmetic can work."""
+    """Returns softmax_scale. Raises unless the kernel's float32 arithmetic supports it."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"softmax_scale is a {type(value).__name__}; expected a float, or None for "
@@ -110,7 +111,8 @@ def check_flags(**flags: bool) -> None:
 
 
 def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor, packed: bool) -> None:
-    """It is for so many sequences, heads and rows as q and k have, or for all batches or heads."""
+    """Raises unless a block mask fits q and k: equal lengths, and equal or single batch and
+    heads."""
     if packed:
         raise ValueError(
             "block_mask was passed with cu_seqlens; its rows are those of the whole tensor, while "
@@ -126,7 +128,7 @@ def check_block_mask(block_mask: BlockMask, q: torch.Tensor, k: torch.Tensor, pa
 
 
 def check_rank(name: str, tensor: torch.Tensor, places: str | None) -> None:
-    """Packed rows, of which ``places`` says where sequences begin, have no batch dimension."""
+    """Raises unless the tensor has four dimensions, or three if ``places`` names its offsets."""
     expected = "(total, n_heads, d_head)" if places else "(batch, seq_len, n_heads, d_head)"
     n_dims = 3 if places else 4
     if tensor.ndim != n_dims:

@@ -1,4 +1,4 @@
-"""``decode``: few queries a request over the keys of a cache, which may lie in pages."""
+"""``decode``: attention of few queries a request over a KV cache, which may be paged."""
 
 from __future__ import annotations
 
@@ -48,57 +48,60 @@ def decode(
     return_lse: bool = False,
     benchmark: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor | float, ...]:
-    """softmax(q k^T * softmax_scale) v over the keys that a cache holds of each request.
+    """Computes softmax(q k^T * softmax_scale) v over each request's keys in a KV cache.
 
-    Lengths, pages and entries are read on the device: a CUDA graph of the call may be replayed with
+    Lengths, page tables and slots are read on the device: a CUDA graph of the call may replay with
     other numbers in these tensors. The same tensors give the same bits at every call on a GPU; with
-    ``splits`` a request's result depends on nothing but that request. CPU tensors run on the
+    ``splits``, a request's result does not depend on other requests. CPU tensors run on the
     emulator. A kernel that no library holds is built first.
 
     Args:
-        cfg: The kernel's configuration; None: the heuristic's.
-        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; any number of queries, but the
-            keys are read once for every 64 rows of queries and heads that share them.
-        k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (entries, rows, ...),
+        cfg: The kernel's configuration; None: it is chosen.
+        q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; with any number of queries, but
+            the keys are read once for every 64 packed GQA rows (queries times heads that share a KV
+            head).
+        k_cache: (batch, rows, n_heads_kv, d_head); with ``cache_batch_idx`` (slots, rows, ...),
             with ``block_table`` (n_pages, page_size, ...), of any page_size. The last dimension is
-            contiguous, the other strides are multiples of 16 bytes. Of q's dtype, or float8_e4m3fn:
-            d_head and d_v are multiples of 16 then.
-        v_cache: (..., n_heads_kv, d_v), likewise, by strides of its own.
-        cache_seqlens: (batch,), int32: how many rows of each request there are; or as many for all;
+            contiguous, the other strides are multiples of 16 bytes. The dtype is q's, or
+            float8_e4m3fn, for which d_head and d_v are multiples of 16.
+        v_cache: (..., n_heads_kv, d_v), as k_cache; its strides may differ.
+        cache_seqlens: (batch,), int32, or one int for all: the number of rows of each request;
             None: all rows. Rows beyond are never read.
-        block_table: (batch, pages), int32: the pages of each request. Those beyond its rows may be
-            anything.
-        cache_batch_idx: (batch,), int32: each request's entry of the cache; None: its own number.
-        cache_leftpad: (batch,), int32: how many of each request's rows come before its first key.
-        k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: what keys
-            and values of float8_e4m3fn are multiplied with, read on the device; None: 1. Or of
-            k_cache's first three dimensions, with any strides: one for each head of each row, of
-            v_scale up to 2^60, which are read where keys are. Those of k_new are there already.
-        k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): are written to the cache
-            behind each request's ``cache_seqlens`` rows, and are keys and values of this call. Of
-            q's dtype. To a cache of float8_e4m3fn go x / scale, rounded to nearest even and cut to
-            448.
-        rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, of as many rows as a request
-            may have; rotary_dim is a multiple of 16. The first rotary_dim elements of each row of
-            k_new are turned before they are written, by the angle of their row of the cache; and
-            those of q, query i by that of new key i if ``causal`` or a side of ``window_size`` from
-            0 on but below the rows of a request is asked for, else all by that of the first. None:
-            nothing is turned.
-        rotary_interleaved: Elements 2 i and 2 i + 1 are a pair; else i and i + rotary_dim / 2.
-        causal: Query i sees keys up to i + n_keys - seq_len_q.
-        window_size, softcap, alibi_slopes, sinks, softmax_scale: As of ``attention``.
+        block_table: (batch, pages), int32: the pages of each request. Entries beyond its rows may
+            be anything.
+        cache_batch_idx: (batch,), int32: each request's slot in the cache; None: request i has slot
+            i.
+        cache_leftpad: (batch,), int32: the number of rows before each request's first key.
+        k_scale, v_scale: (1,), (n_heads_kv,) or (batch, n_heads_kv), float32, positive: the scales
+            of float8_e4m3fn keys and values, read on the device; None: 1. Per-token scales have
+            k_cache's first three dimensions and any strides, one scale for each head of each row,
+            for v_scale up to 2^60; they are indexed as keys are, and must already hold the scales
+            of k_new.
+        k_new, v_new: (batch, n_new, n_heads_kv, d_head) and (..., d_v): written to the cache behind
+            each request's ``cache_seqlens`` rows, and used by this call. The dtype is q's. A
+            float8_e4m3fn cache gets x / scale, rounded to nearest even and clamped to +-448.
+        rotary_cos, rotary_sin: (rows, rotary_dim / 2), of q's dtype, with at least as many rows as
+            a request may have; rotary_dim is a multiple of 16. The first rotary_dim elements of
+            each row of k_new are rotated before they are written, by the angles of their row in the
+            cache. q is rotated too: query i by the angles of new key i if ``causal``, or if a side
+            of ``window_size`` is at least 0 and below the rows of a request; else all queries by
+            the angles of the first new key. None: no rotation.
+        rotary_interleaved: Whether elements 2 i and 2 i + 1 form a pair; else i and i + rotary_dim
+            / 2 do.
+        causal: Whether query i sees keys only up to i + n_keys - seq_len_q.
+        window_size, softcap, alibi_slopes, sinks, softmax_scale: See ``attention``.
         score_mod: (score, b, h, q_idx, kv_idx) -> the score to use instead, before softcap.
-        mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key, of those that the other
-            arguments show it. Of both: b is the request, h the head of q, and kv_idx counts from
-            the request's first key, padding left out and new keys included. A tensor of lengths, or
-            of anything else, that a function captures is read on the device. See
-            docs/score-mod.md for what a function may do.
-        splits: In how many parts the keys of each request are visited, 1 to 1024; 0: as keeps all
-            SMs busy.
-        out: Where to write the result; None: a new contiguous tensor.
-        return_lse: Also return the natural logarithm of the sum of each row's exponentials,
-            (batch, n_heads, seq_len_q), float32.
-        benchmark: Also return the milliseconds between two events around the launch.
+        mask_mod: (b, h, q_idx, kv_idx) -> whether the query sees the key, among those that the
+            other arguments show. In both functions b is the request, h the head of q, and kv_idx
+            counts from the request's first key, without padding and with new keys. Tensors that a
+            function captures, of lengths for example, are read on the device. See docs/score-mod.md
+            for what a function may do.
+        splits: The number of splits of each request's keys, 1 to 1024; 0: as many as keep all SMs
+            busy.
+        out: The tensor for the result; None: a new contiguous tensor.
+        return_lse: Whether to also return the natural logarithm of the sum of each row's
+            exponentials, (batch, n_heads, seq_len_q), float32.
+        benchmark: Whether to also return the milliseconds between two events around the launch.
 
     Returns:
         o, (batch, seq_len_q, n_heads, d_v); or the tuple of o, with ``return_lse`` lse, and with
@@ -106,12 +109,13 @@ def decode(
 
     Raises:
         NotImplementedError: A tensor requires a gradient.
-        TypeError: An argument of a wrong type, a tensor of a wrong dtype.
-        TracingError: score_mod or mask_mod does what no kernel can; names the line.
-        ValueError: A shape, stride, alignment, device or length that the kernel does not take;
-            page numbers and lengths are looked at on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
-        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
-        DeviceError: The GPU is not one for the kernel, or refused the launch.
+        TypeError: An argument has a wrong type, or a tensor a wrong dtype.
+        TracingError: score_mod or mask_mod does what no kernel can; the message names the line.
+        ValueError: The kernel does not support a shape, stride, alignment, device or length; page
+            numbers and lengths are checked on a CPU, or with FLASHSMITH_CHECK_LENGTHS=1.
+        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be found or
+            built.
+        DeviceError: The kernel does not support the GPU, or the GPU refused the launch.
     """
     if not type(causal) is type(return_lse) is type(benchmark) is type(rotary_interleaved) is bool:
         check_flags(
@@ -150,7 +154,7 @@ def _run_with_functions(
     score_mod: ScoreMod | None,
     mask_mod: MaskMod | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """``run_decode``, with functions that are called here, once."""
+    """Makes ``run_decode`` with functions, which are called here, once."""
     check_rows(call.q, call.cache)
     functions = Functions.traced(score_mod, mask_mod, call.q.device)
     return run_decode(asked, call._replace(functions=functions), benchmark)
@@ -159,8 +163,8 @@ def _run_with_functions(
 def run_decode(
     asked: DecodeOptions, call: DecodeCall, benchmark: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """o, lse and milliseconds of a call: launches now, or has torch see an operator, as the tensors
-    are."""
+    """Returns o, lse and milliseconds of a call: launches now, or calls an operator that torch
+    traces, depending on the tensors."""
     given = call.given
     if are_memory(*given):
         if needs_gradient(*given):

@@ -1,4 +1,4 @@
-"""One call of ``decode``: its tensors, and what it asks for beside them."""
+"""One call of ``decode``: its tensors and its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flashsmith.runtime import DecodeTensors
 
 
 class DecodeOptions(NamedTuple):
-    """What a call asks for beside its tensors."""
+    """The options of a call."""
 
     config: DecodeKernelConfig | None
     causal: bool
@@ -31,14 +31,14 @@ class DecodeOptions(NamedTuple):
         return checked_window(self.window_size)[0]
 
     def turns_in_a_row(self, rows: int) -> bool:
-        """Returns whether query i is turned as new key i, as FlashAttention does: by the mask
-        that the caller asks for, whether or not it hides a key; a side of all ``rows`` is no
-        window."""
+        """Returns whether query i has the rotary angle of new key i, as in FlashAttention: it
+        depends on the mask that the caller passes, whether or not that hides a key; a side of all
+        ``rows`` is no window."""
         return self.causal or any(0 <= side < rows for side in checked_window(self.window_size))
 
 
 class DecodeCall(NamedTuple):
-    """A call's tensors."""
+    """The tensors of a call."""
 
     q: torch.Tensor
     cache: KVCache
@@ -51,7 +51,7 @@ class DecodeCall(NamedTuple):
 
     @property
     def given(self) -> list[Any]:
-        """Its tensors, and what was passed in the place of some."""
+        """The call's tensors, and objects that were passed in place of some."""
         q, cache, new, out, _, alibi_slopes, sinks, functions = self
         optional = [*cache, out, alibi_slopes, sinks]
         if type(cache.seqlens) is int:
@@ -64,7 +64,8 @@ class DecodeCall(NamedTuple):
 
     @property
     def named(self) -> dict[str, Any]:
-        """What was given, by the names of ``decode``'s arguments; captured tensors are a list."""
+        """The call's tensors by the names of ``decode``'s arguments; captured tensors are a
+        list."""
         q, cache, new, out, _, alibi_slopes, sinks, functions = self
         k, v, lengths, table, batch_idx, leftpad, k_scale, v_scale = cache
         optional = {
@@ -84,12 +85,12 @@ class DecodeCall(NamedTuple):
         refuse_gradients(**self.named)
 
     def check(self) -> None:
-        """Raises TypeError, ValueError: no kernel takes the tensors."""
+        """Raises TypeError or ValueError if no kernel supports the tensors."""
         check_decode(self.q, self.cache, self.new, self.out, self.alibi_slopes, self.sinks)
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing has to be checked that the library does not see at every call."""
+        """Whether the library's checks at every call suffice."""
         return self.cache.is_ready and (self.new is None or self.cache.seqlens is not None)
 
     def told(self, asked: DecodeOptions) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""How ``decode`` finds its kernel, once for all calls that look alike, and launches it."""
+"""Finds the kernel of a ``decode``, once for all calls with one key, and launches it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
 
 _CONFIGS = tuple(family.config for family in DECODE.families)
-_ALL = -1  # of a window's sides: every key
+_ALL = -1  # every key on a side of a window
 
 
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
@@ -53,8 +53,8 @@ _Result = tuple[torch.Tensor, torch.Tensor | None, float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choice:
-    """The kernel of all calls that are alike. config: The caller's is kept alive: its id is in the
-    key."""
+    """The kernel of all calls with one key. config: The caller's configuration, kept alive because
+    its id is in the key."""
 
     config: DecodeKernelConfig | None
     kernel: DecodeKernel
@@ -66,8 +66,8 @@ _choices: Choices[_Choice] = Choices()
 
 
 def run(asked: DecodeOptions, call: DecodeCall, timed: bool = False) -> _Result:
-    """o, lse and milliseconds, if they are asked for; no tensor requires a gradient. The slower way
-    of a call, which words what is wrong with it."""
+    """Returns o, lse and milliseconds, if the call is timed; no tensor may require a gradient. This
+    is a call's cold path, which explains errors."""
     q, cache = call.q, call.cache
     try:
         if not call.is_ready:
@@ -82,7 +82,7 @@ def run(asked: DecodeOptions, call: DecodeCall, timed: bool = False) -> _Result:
         explain(**call.named)
         if call.new is not None:
             call.new.check(q)
-        if isinstance(error, TypeError | ValueError):  # in the words of a first call
+        if isinstance(error, TypeError | ValueError):  # raises the message of a first call
             _checked_config(asked, _checked(call, asked))
         raise
     if call.out is not None:
@@ -100,16 +100,17 @@ def run_as_before(
     others: tuple[Any, ...],
     new: tuple[Any, ...] = (),
 ) -> _Result | None:
-    """Returns the hot path of a call, by values: a tuple by names costs more than its look-up.
+    """Tries the hot path. Arguments are plain tuples, because a named tuple costs more than the
+    look-up.
 
     Args:
-        cache, new: The fields of ``KVCache``, and of ``KVAppend``, if there are new keys.
-        options: The fields of ``DecodeOptions`` behind the configuration.
-        others: alibi_slopes, sinks, the hash of functions, and None for what these read.
+        cache, new: The fields of ``KVCache``, and of ``KVAppend`` if there are new keys.
+        options: The fields of ``DecodeOptions`` without the configuration.
+        others: alibi_slopes, sinks, the hash of functions, and the tensors that these read or None.
 
     Returns:
-        As ``run``. None: no call like this one was made before, its tensors are no memory that may
-        be read, or it is one that is refused.
+        The result of ``run``. None: no call like this one was made before, its tensors have no
+        memory that may be read, or the call is refused.
     """
     given = [t for t in (*cache, out, others[0], others[1], *new[:4]) if t is not None]
     if not are_memory(q, *given) or needs_gradient(q, *given):
@@ -124,14 +125,15 @@ def run_as_before(
             return None
         found = _made_as_before(config, q, out, with_lse, cache, options, others, new)
     except Exception:
-        return None  # the slower way refuses what is wrong, in better words
+        return None  # the cold path refuses it with a better message
     if found is not None and out is not None:
         mark_written(out)
     return found
 
 
 def _made_as_before(*told: Any) -> _Result | None:
-    """As ``run_as_before``, of memory whose lengths were looked at, if they may be."""
+    """Makes the call by ``launch_cache``, or returns None; see ``run_as_before``. The tensors are
+    memory, and their lengths were checked if the host may read them."""
     try:
         o, lse, _, arguments = _told(*told)
         if launch_cache.decode(*arguments) != MADE:
@@ -154,7 +156,8 @@ def _told(
     others: tuple[Any, ...],
     new: tuple[Any, ...],
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, tuple[Any, ...]]:
-    """o, lse, where q goes turned as new keys are, or None, and what ``launch_cache`` is told."""
+    """Returns o, lse, the tensor for rotated queries or None, and the arguments of
+    ``launch_cache``."""
     o = new_o(q, cache[1].shape[-1], q.dtype) if out is None else out
     lse = new_lse(q) if with_lse else None
     named = 0 if config is None else id(config)
@@ -167,8 +170,8 @@ def _told(
 
 
 def _run_as_forward(asked: DecodeOptions, call: DecodeCall) -> _Result | None:
-    """By kernels of the forward; None: those of decode are for it. With splits given, the caller
-    wants bits that the forward does not promise."""
+    """Runs a call by the forward's kernels; None: decode's kernels should run it. With ``splits``
+    the caller requires bits that the forward does not promise."""
     q, k = call.q, call.cache.k
     if q.shape[1] * q.shape[2] <= MIN_FORWARD_ROWS * k.shape[2]:
         return None
@@ -198,9 +201,9 @@ def _checked(call: DecodeCall, asked: DecodeOptions) -> DecodeCall:
 
 
 def _key(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> Hashable:
-    """Returns what calls of one choice have in common: the configuration (by its id), what is
-    computed, dtypes and device, sizes of heads and rows, the size class of the batch, and
-    whether bulk copies bring what the cache holds."""
+    """Returns the key of a call's choice: the configuration (by its id), the variant, dtypes and
+    device, sizes of heads and rows, the size class of the batch, and whether bulk copies can load
+    the cache."""
     q, cache, new = call.q, call.cache, call.new
     batch, *of_q = q.shape
     scales = (None if t is None else t.ndim for t in (cache.k_scale, cache.v_scale))
@@ -212,7 +215,7 @@ def _key(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> Hashable:
 
 
 def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> _Choice:
-    """The kernel for all calls like this one, found or built when the first one comes."""
+    """Returns the kernel for all calls like this one; the first call finds or builds it."""
     call = _checked(call, asked)
     checked_splits(asked.splits)
     key = _key(asked, call, extras)
@@ -227,7 +230,7 @@ def _choice_for(asked: DecodeOptions, call: DecodeCall, extras: CallArgs) -> _Ch
 
 
 def _launch(asked: DecodeOptions, call: DecodeCall) -> _Result:
-    """Appends what is new, launches the kernel, and tells ``launch_cache`` how."""
+    """Appends new keys, launches the kernel, and has ``launch_cache`` remember the call."""
     extras, scale = _extras(asked, call), _scale(asked, call)
     bound = _choice_for(asked, call, extras).call
     new, cache = call.new, call.cache
@@ -246,7 +249,7 @@ def _launch(asked: DecodeOptions, call: DecodeCall) -> _Result:
 
 
 def _measure(asked: DecodeOptions, call: DecodeCall) -> _Result:
-    """Does as ``_launch``, and measures the kernel."""
+    """Makes the call as ``_launch`` does, and measures the kernel."""
     extras, scale = _extras(asked, call), _scale(asked, call)
     choice, (o, lse, *_) = _choice_for(asked, call, extras), _told(*call.told(asked))
     kernel, how, tensors = choice.kernel, choice.how, call.tensors(o, lse)
@@ -266,7 +269,7 @@ def _scale(asked: DecodeOptions, call: DecodeCall) -> float:
 
 
 def _extras(asked: DecodeOptions, call: DecodeCall) -> CallArgs:
-    """Returns what kernels are told of a call beside its own tensors."""
+    """Returns the kernel's arguments beside the call's tensors."""
     left, right = _window(asked.window_size, asked.causal, call.q.shape[1], call.cache.rows)
     functions = call.functions
     return CallArgs(
@@ -277,7 +280,7 @@ def _extras(asked: DecodeOptions, call: DecodeCall) -> CallArgs:
 
 
 def _appended(asked: DecodeOptions, call: DecodeCall, kernel: DecodeKernel) -> DecodeCall:
-    """With new keys in the cache, and queries that are turned as these are."""
+    """Appends new keys to the cache; returns the call with rotated queries."""
     q, cache, new = call.q, call.cache, call.new
     assert new is not None
     turned = new.turned(q)
@@ -287,8 +290,8 @@ def _appended(asked: DecodeOptions, call: DecodeCall, kernel: DecodeKernel) -> D
 
 
 def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKernelConfig, Variant]:
-    """The caller's configuration or the chosen one, and the kernel's variant, for a call that is
-    refused before one is built for it. Its cache has been checked."""
+    """Returns the caller's or the chosen configuration, and the kernel's variant; refuses an
+    invalid call before a kernel is built for it. Its cache has been checked."""
     config, reason = asked.config, None
     if config is not None:
         check_config("cfg", config, _CONFIGS)
@@ -307,7 +310,7 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
         config, reason = chosen.config, chosen.reason
     check_before_building(config, q, k, v, suffix="_cache", o=call.out)
     call.check()
-    # Whether there are lengths is seen at every call.
+    # Lengths are arguments of every call, so the variant does not have them.
     is_padded = {d_head, d_v} != {config.d_head}
     variant = replace(extras.variant, varlen=False, padded=is_padded)
     if not config.serves_variant(variant):
@@ -323,8 +326,8 @@ def _checked_config(asked: DecodeOptions, call: DecodeCall) -> tuple[DecodeKerne
 def _choose(
     asked: DecodeOptions, call: DecodeCall, extras: CallArgs, d_head: int
 ) -> Choice[DecodeWorkload, DecodeKernelConfig]:
-    """The configuration, and where it comes from. With ``splits`` it must not depend on the other
-    requests, so not on how many."""
+    """Returns the configuration and its source. With ``splits`` it must not depend on other
+    requests, so not on their number either."""
     q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(cache.k.shape[2], 1)
@@ -349,7 +352,7 @@ def _kernel_for(config: DecodeKernelConfig, variant: Variant, device: torch.devi
 
 
 def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, int]:
-    """Returns its sides, without bounds that cut nothing off."""
+    """Returns the sides of the window, without bounds that hide no key."""
     left, right = checked_window(window_size)
     right = 0 if causal else right
     return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right

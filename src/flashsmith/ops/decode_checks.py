@@ -1,5 +1,5 @@
-"""What a look at the tensors of a ``decode`` shows before a kernel is found, which may have to be
-built, and before new keys are written. The library checks the same and more at every call."""
+"""Checks of a ``decode``'s tensors before its kernel is found, which may have to be built, and
+before new keys are written. The library checks the same and more at every call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flashsmith.ops.lengths import is_of_tokens
 
 _MAX_ROWS = 2**30  # of a request
 _MAX_SPLITS = 1024
-_CHUNK_BYTES = 16  # strides of rows are multiples of it
+_CHUNK_BYTES = 16  # strides of rows are multiples of this
 _CACHE_DIMS = ("entries", "rows", "n_heads_kv")
-_DIMS = {  # of tensors of rows; those of one name are of one size
+_DIMS = {  # dimensions of row tensors; dimensions of one name have equal sizes
     "q": ("batch size", "seq_len_q", "n_heads", "d_head"),
     "k_cache": (*_CACHE_DIMS, "d_head"),
     "v_cache": (*_CACHE_DIMS, "d_v"),
@@ -40,8 +40,8 @@ def check_decode(
     """Checks a call whose cache was ``checked``.
 
     Raises:
-        TypeError: A dtype that no kernel takes.
-        ValueError: A shape, stride or device.
+        TypeError: No kernel supports a dtype.
+        ValueError: No kernel supports a shape, stride or device.
     """
     rows = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
     rows |= {} if out is None else {"o": out}
@@ -96,13 +96,14 @@ def _check_dtypes(rows: _Tensors, others: _Tensors) -> None:
                 "float8_e4m3fn"
             )
     for name, t in (rows | turned).items():
-        of_cache = name.endswith("_cache") and t.dtype == FP8  # what else is not is said later
+        of_cache = name.endswith("_cache") and t.dtype == FP8  # other errors of it are raised later
         if not of_cache and t.dtype != q.dtype and name not in ("o", "k_cache", "v_cache"):
             raise TypeError(f"{name} has dtype {_name(t)}, but q has {_name(q)}; it needs the same")
 
 
 def _check_sizes(rows: _Tensors) -> None:
-    """Sizes of one name are the same; of two tensors the first is taken to be right."""
+    """Raises unless dimensions of one name have equal sizes; of two tensors the first is assumed to
+    be right."""
     before: list[str] = []
     for name, t in rows.items():
         for other in before:
@@ -237,7 +238,7 @@ def _are_angles(t: torch.Tensor, cos: torch.Tensor, rows: int, maximum: int) -> 
 
 
 def _shape(t: torch.Tensor) -> str:
-    """The dtype as the library writes it."""
+    """Returns the shape as the library's messages write it."""
     return f"({', '.join(map(str, t.shape))})"
 
 
@@ -246,7 +247,7 @@ def _name(t: torch.Tensor) -> str:
 
 
 def check_rows(q: torch.Tensor, cache: KVCache) -> None:
-    """Raises TypeError, ValueError for what are no tensors of rows."""
+    """Raises TypeError or ValueError unless q and the cache are tensors of rows."""
     given = {"q": q, "k_cache": cache.k, "v_cache": cache.v}
     check_tensors(**given)
     for name, t in given.items():

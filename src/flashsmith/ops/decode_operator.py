@@ -1,6 +1,6 @@
-"""``decode`` as operators of torch: what torch.compile and torch.export see of it.
+"""``decode`` as operators of torch, for torch.compile and torch.export.
 
-``decode`` calls them only where something traces it, as ``attention`` does with its own.
+``decode`` calls them only when it is traced, as ``attention`` does with its operators.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
 from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import checked_cap, checked_window
 
-# Where a request's keys are, and what is computed.
+# These arguments say where a request's keys are, and what is computed.
 _ARGUMENTS = (
     "Tensor? cache_seqlens=None, Tensor? block_table=None, "
     "Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, "
@@ -37,7 +37,7 @@ _NEW = (
     "Tensor k_new, Tensor v_new, Tensor? rotary_cos=None, Tensor? rotary_sin=None, "
     "bool rotary_interleaved=True"
 )
-# In the order of the fields of ``KVCache``, behind k and v, and of ``KVAppend``.
+# The names follow the fields of ``KVCache``, without k and v, and of ``KVAppend``.
 _OF_CACHE = (
     *("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad"),
     *("k_scale", "v_scale"),
@@ -48,7 +48,7 @@ _OF_NEW = ("k_new", "v_new", "rotary_cos", "rotary_sin", "rotary_interleaved")
 def call_decode_operator(
     asked: DecodeOptions, call: DecodeCall, timed: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """``run``, as one operator to whatever traces it."""
+    """Calls ``run`` as one operator, for code that traces it."""
     let_dtensors_know(*_ARGUMENTS_OF)
     if timed:
         raise ValueError("benchmark is True; a call that is compiled or exported is not measured")
@@ -79,17 +79,17 @@ def call_decode_operator(
         name += "_append"
         keywords |= zip(_OF_NEW, new, strict=True)
     name, written = (name, ()) if out is None else (f"{name}_out", (out,))
-    # By its place: of a keyword of that name torch.compile takes what is contiguous alone.
+    # out is positional: torch.compile accepts only contiguous tensors for a keyword of that name.
     o, lse = getattr(torch.ops.flashsmith, name)(q, cache.k, cache.v, *written, **keywords)
     return o if out is None else out, lse if call.with_lse else None, 0.0
 
 
-# They return o, which is empty where ``out`` is given, and the log-sum-exp, which is empty where it
-# is not asked for. Those alone that append write to a cache: a graph may copy what is written.
-# Nothing is for keywords alone: DTensors of keywords are never placed anew.
+# The operators return o, which is empty if ``out`` is given, and the log-sum-exp, which is empty
+# unless it is requested. Only those that append write to a cache, because a graph may copy a
+# written tensor. No argument is keyword-only, because DTensors in keywords are never redistributed.
 _CACHES = ("Tensor k_cache, Tensor v_cache", "Tensor(k!) k_cache, Tensor(v!) v_cache")
 _library: Any = torch.library.Library("flashsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
-_ARGUMENTS_OF: dict[str, dict[str, Any]] = {}  # of each operator, with their defaults
+_ARGUMENTS_OF: dict[str, dict[str, Any]] = {}  # the arguments of each operator, with defaults
 for _appends, _has_out in product((False, True), repeat=2):
     _name = "decode" + "_append" * _appends + "_out" * _has_out
     _written = ", Tensor(o!) out" * _has_out
@@ -102,14 +102,14 @@ for _appends, _has_out in product((False, True), repeat=2):
 
 
 def _given(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an operator's arguments say, by name; None of those that it has not."""
+    """Returns an operator's arguments by name; None for arguments of other operators."""
     defaults = _ARGUMENTS_OF[name]
     absent = dict.fromkeys(("out", *_OF_NEW))
     return {**absent, **defaults, **dict(zip(defaults, arguments, strict=False)), **keywords}
 
 
 def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what the operators compute."""
+    """Returns the operators' results."""
     given = _given(name, arguments, keywords)
     q, out = given["q"], given["out"]
     new = KVAppend.of(*(given[each] for each in _OF_NEW))
@@ -122,7 +122,7 @@ def _decode(name: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, 
     weights = given["alibi_slopes"], given["sinks"]
     functions = Functions(given["mod_tensors"], given["score"])
     call = DecodeCall(q, cache, new, out, given["return_lse"], *weights, functions)
-    if needs_gradient(*call.given):  # of whoever calls the operator itself
+    if needs_gradient(*call.given):  # for direct callers of the operator
         call.refuse_gradients()
     o, lse, _ = run(asked, call)
     return o if out is None else q.new_empty(0), no_lse(q) if lse is None else lse

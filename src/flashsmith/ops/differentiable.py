@@ -1,4 +1,4 @@
-"""Attention that is differentiable, where nothing traces it: ``operators`` would do, too, but cost
+"""Differentiable attention for calls that are not traced; ``operators`` would work too, but cost
 several times as much."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def call_differentiable(
     return_lse: bool,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``run_attention``, differentiable by q, k, v, sinks and bias.
+    """Computes ``run_attention``, differentiable by q, k, v, sinks and bias.
 
     Raises:
         ValueError: ``out`` was given.
@@ -38,10 +38,10 @@ def call_differentiable(
 
 
 class _Attention(torch.autograd.Function):
-    """Attention of q, k, v, sinks, bias, and what else the call has.
+    """The autograd function of attention by q, k, v, sinks and bias.
 
-    The backward uses what the forward saw: every tensor of the call is saved by torch, which
-    refuses one that was changed in place since, and all else is kept by value.
+    The backward uses the forward's arguments: torch saves every tensor of the call, and refuses one
+    that was changed in place since; all else is kept by value.
     """
 
     @staticmethod
@@ -63,7 +63,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> Any:
-        # torch has seen that these are as they were; its hooks may have moved them.
+        # torch has checked that the saved tensors are unchanged; its hooks may have moved them.
         q, k, v, o, lse, *saved = ctx.saved_tensors
         spec = ctx.spec.with_tensors(saved)
         tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
@@ -76,15 +76,16 @@ class _Attention(torch.autograd.Function):
 
 
 def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:
-    """Returns the gradients, which refuse to be differentiated. ``of``: what they depend on."""
+    """Returns the gradients, which refuse to be differentiated; ``of`` are the tensors they depend
+    on."""
     found = [each for each in gradients if each is not None]
     found = list(_Once.apply(len(found), *found, *of))  # type: ignore[no-untyped-call]
     return Gradients(*(None if each is None else found.pop(0) for each in gradients))  # type: ignore[arg-type]
 
 
 class _Once(torch.autograd.Function):
-    """Keeps gradients connected with what they depend on, so that a second derivative cannot take
-    them for constants: ``once_differentiable`` looks at gradients by o alone."""
+    """Keeps gradients connected with the tensors that they depend on, so that a second derivative
+    cannot treat them as constants: ``once_differentiable`` considers only gradients by o."""
 
     @staticmethod
     def forward(ctx: Any, n: int, *tensors: torch.Tensor | None) -> Any:

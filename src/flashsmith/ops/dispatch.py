@@ -1,8 +1,8 @@
-"""Which kernels compute a call over a KV cache: decode's, which split keys among all SMs, or the
-forward's, on keys where they lie or on copies.
+"""Chooses the kernels of a call over a KV cache: decode's, which split keys among all SMs
+(split-KV), or the forward's, on keys in place or on copies.
 
-``attention`` without a cache asks ``selection`` alone, whose model (``configs/few_queries.py``)
-decides here, too, wherever both could serve.
+``attention`` without a cache asks ``selection`` alone, whose cost model
+(``configs/few_queries.py``) decides here, too, if both could serve.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ from flashsmith.selection.select import dtype_of, reads_pages, select_for
 
 # Rows below are packed GQA rows: the queries of a request times the heads that share a KV head.
 
-# Beyond so many it is worth while to ask whether the forward is faster; on the emulator no time
-# counts.
+# From more rows on the forward may be faster, so the cost model is asked; time does not count on
+# the emulator.
 MIN_FORWARD_ROWS, _MIN_FORWARD_ROWS_ON_CPU = 64, 256
-# Up to so many decode is as fast over pages, of which the forward has to copy many small boxes.
+# With at most this many rows decode is as fast over pages, which the forward has to copy in many
+# small boxes.
 _MAX_DECODE_ROWS_OF_PAGES = 2048
-# Of packed queries over pages that would be copied. ``decode`` reads keys from memory once, and
-# from L2 for every 64 rows more; copied keys pass through memory three times, but the forward
-# computes faster. Where nothing is copied the model decides from 65 rows on.
+# ``decode`` serves packed queries over pages that would be copied, up to this many rows. ``decode``
+# reads keys from memory once, and from L2 for every further 64 rows; copied keys pass through
+# memory three times, but the forward computes faster. If nothing is copied the cost model decides
+# from 65 rows on.
 _MAX_DECODE_ROWS_OF_COPIES = 256
-# Up to so many rows pages are read where they lie, by the rows that one copy brings, which a page
-# and a tile share. More copies of fewer rows keep the SMs waiting; for more queries it is worth
-# while to copy the pages first. Measured on an H200.
+# The max number of rows for which pages are read in place, by the rows that one copy loads, which
+# depend on page and tile sizes. More copies of fewer rows keep the SMs waiting; for more queries it
+# is faster to copy the pages first. Measured on an H200.
 _MAX_ROWS_IN_PLACE = {16: 512, 32: 768, 64: 1024, 128: 4096}
 
 
 class PagedWay(Enum):
-    """How packed queries over pages are computed."""
+    """The ways to compute packed queries over pages."""
 
     SPLIT_KV = "decode reads the pages"
     IN_PLACE = "the forward reads the pages"
@@ -58,8 +60,8 @@ class PagedWay(Enum):
 def is_for_forward(
     q: torch.Tensor, cache: KVCache, variant: Variant, out: torch.Tensor | None
 ) -> bool:
-    """Returns whether the forward computes a call of ``decode``, and is faster. ``out``: a place
-    for o."""
+    """Returns whether the forward can compute a call of ``decode``, and is faster. ``out``: the
+    tensor for o."""
     rows = q.shape[1] * _sharing_heads(q, cache)
     too_few = rows <= (_MIN_FORWARD_ROWS_ON_CPU if q.is_cpu else MIN_FORWARD_ROWS)
     if cache.block_table is not None and not q.is_cpu:
@@ -77,10 +79,10 @@ def paged_way(
     config: ForwardKernelConfig | None,
     causal: bool,
 ) -> PagedWay:
-    """Returns how queries (total_q, n_heads, d_head) over the pages of a cache are computed.
+    """Returns the way to compute queries (total_q, n_heads, d_head) over the pages of a cache.
 
-    All that decides is known on the host, but to what is traced, which cannot ask where in its
-    memory a tensor begins. longest_q: No request has more queries; None: all, or not known.
+    The host knows all inputs of the decision, except in a traced call, which cannot know a tensor's
+    offset in memory. longest_q: An upper bound of a request's queries; None: all, or not known.
     """
     if config is None and _is_for_decode(q, cache, longest_q, causal):
         return PagedWay.SPLIT_KV
@@ -91,8 +93,8 @@ def paged_way(
 
 
 def are_read_in_place(device: torch.device, page_size: int) -> bool:
-    """Returns whether the forward reads pages of a usual layout where they lie, however many
-    queries there are."""
+    """Returns whether the forward reads pages of the usual layout in place, however many queries
+    there are."""
     return page_size % max(_MAX_ROWS_IN_PLACE) == 0 and reads_pages(device)
 
 
@@ -118,13 +120,13 @@ def _is_read_in_place(
     config: ForwardKernelConfig | None,
     causal: bool,
 ) -> bool:
-    """Returns whether the forward reads the pages where they lie, and loses no more by it than a
+    """Returns whether the forward can read the pages in place, and loses less time by it than a
     copy takes."""
     if not cache.has_pages_in_order(q.shape[-1]):
         return False
-    if config is not None:  # the caller's wish
+    if config is not None:  # the caller's choice
         return config.serves_variant(PAGED)
-    if q.is_cpu or not reads_pages(q.device):  # on the emulator no time counts
+    if q.is_cpu or not reads_pages(q.device):  # time does not count on the emulator
         return reads_pages(q.device)
     longest = q.shape[0] if longest_q is None else longest_q
     sizes = _sizes(q, cache, longest)
@@ -135,12 +137,12 @@ def _is_read_in_place(
 
 
 def _sharing_heads(q: torch.Tensor, cache: KVCache) -> int:
-    """Returns heads of q that share one of the cache."""
+    """Returns the number of heads of q that share a head of the cache."""
     return int(q.shape[-2] // max(cache.k.shape[2], 1))
 
 
 def _forward_reads(q: torch.Tensor, cache: KVCache) -> bool:
-    """Returns whether the forward reads the cache as it lies."""
+    """Returns whether the forward can read the cache in place."""
     if cache.k.dtype != q.dtype or not cache.batch_idx is cache.leftpad is None:
         return False
     if cache.block_table is None:
@@ -151,7 +153,8 @@ def _forward_reads(q: torch.Tensor, cache: KVCache) -> bool:
 
 
 def _sizes(q: torch.Tensor, cache: KVCache, longest_q: int) -> tuple[Any, ...]:
-    """As ``chosen_over_cache`` takes them, of requests that all have as many rows as they may."""
+    """Returns the arguments of ``chosen_over_cache``, assuming that all requests have the max
+    lengths."""
     assert cache.block_table is not None
     batch = cache.block_table.shape[0]
     k_shape = (batch, cache.rows, *cache.k.shape[2:])
@@ -159,7 +162,7 @@ def _sizes(q: torch.Tensor, cache: KVCache, longest_q: int) -> tuple[Any, ...]:
 
 
 def _is_forward_faster(*sizes_and_variant: Any) -> bool:
-    """Args: as ``chosen_over_cache``."""
+    """Returns whether the forward is chosen. Args: see ``chosen_over_cache``."""
     return not isinstance(chosen_over_cache(*sizes_and_variant), DecodeKernelConfig)
 
 
@@ -172,7 +175,7 @@ def chosen_over_cache(
     variant: Variant,
     device: torch.device,
 ) -> AttentionKernelConfig:
-    """Returns what ``attention`` would take over a cache. Shapes have four sizes, without pages."""
+    """Returns the choice of ``attention`` over a cache. Shapes have four sizes, without pages."""
     problem = Problem.of_shapes(dtype_of(dtype, device), q_shape, k_shape, d_v)
     return select_for(Workload(problem, variant), device, is_cache=True)
 

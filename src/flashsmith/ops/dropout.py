@@ -8,7 +8,7 @@ import torch
 
 from flashsmith.reference.dropout import check_dropout
 
-_STATES = 1 << 62  # of a seed, and of an offset
+_STATES = 1 << 62  # number of seeds, and of offsets
 
 
 def dropout_keywords(
@@ -16,8 +16,8 @@ def dropout_keywords(
 ) -> dict[str, Any]:
     """Returns the keywords of a call that drops weights.
 
-    Without a state a new one is drawn from the generator of q's device, by one small kernel on its
-    stream: ``torch.manual_seed`` sets it, and a CUDA graph draws another at every replay.
+    Without a state, a new one is drawn from the generator of q's device, by one small kernel on its
+    stream: ``torch.manual_seed`` seeds it, and a CUDA graph draws another state at every replay.
     """
     check_dropout(dropout_p)
     if rng_state is None and isinstance(q, torch.Tensor):

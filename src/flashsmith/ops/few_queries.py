@@ -1,4 +1,5 @@
-"""A decode kernel in the place of a forward one: k and v are a cache, of an entry a sequence."""
+"""A decode kernel in place of a forward one: k and v are a KV cache with a slot for each
+sequence."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import counters_for
 
 _HOW = Splitting(of_attention=True)
-_OWN = (*NO_SCALES, None)  # what a forward kernel takes of its own, and these do not
+_OWN = (*NO_SCALES, None)  # a forward kernel's arguments that decode's kernels lack
 _OF_A_CACHE = (None,) * (len(DecodeTensors._fields) - len(("q", "k", "v", "o", "lse")))
 
 
 class BoundFewQueries:
-    """Makes calls by the arguments of what ``Kernel.bind`` gives."""
+    """Makes calls with the arguments of ``Kernel.bind()``."""
 
     __slots__ = ("bound",)
 
@@ -30,7 +31,7 @@ class BoundFewQueries:
         self.bound = bound
 
     def __call__(self, stream: int, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any) -> bool:
-        """One call, whatever the stream is: the workspace is found here."""
+        """Makes one call and ignores the stream, because the workspace is found here."""
         scale, *extras = rest[len(_OWN) + 1 :]
         self.bound((q, k, v, o, lse, *_OF_A_CACHE), scale, extras)
         return True
@@ -38,8 +39,8 @@ class BoundFewQueries:
 
 @dataclass(frozen=True, eq=False)
 class FewQueries:
-    """Does what ``Kernel`` does, by its methods, arguments and errors; there are neither scales nor
-    pages."""
+    """A decode kernel with the methods, arguments and errors of ``Kernel``; it takes neither scales
+    nor pages."""
 
     kernel: DecodeKernel
     device: torch.device
@@ -87,5 +88,5 @@ class FewQueries:
 def few_queries_kernel_for(
     cfg: DecodeKernelConfig, variant: Variant, device: torch.device
 ) -> FewQueries:
-    """As ``launch.kernel_for``."""
+    """Returns the decode kernel in place of ``launch.kernel_for``."""
     return FewQueries(find_first(find_decode, KernelId(cfg, variant), device), device)

@@ -1,4 +1,4 @@
-"""What happens when a kernel is used for the first time: checks that spare a build, and the log."""
+"""The first use of a kernel: checks that can save a build, and the log."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def check_before_building(
     do: torch.Tensor | None = None,
     suffix: str = "",
 ) -> None:
-    """Refuses what a look at the tensors shows, which else would wait for a kernel to be built.
+    """Refuses invalid tensors early, so that the caller need not wait for a kernel to be built.
 
-    The library checks the same and more at every call, in the same words.
+    The library checks the same and more at every call, with the same messages.
 
     Args:
-        suffix: What names of k and v end with, for messages.
+        suffix: The end of the names of k and v in messages.
 
     Raises:
-        TypeError: A tensor of another dtype than q or ``cfg``, or one inside a function transform.
-        ValueError: Rows that ``cfg`` has no room for.
+        TypeError: A tensor has another dtype than q or ``cfg``, or is inside a function transform.
+        ValueError: ``cfg`` has no room for the rows.
     """
     named = {"q": q, f"k{suffix}": k, f"v{suffix}": v, "o": o, "do": do}
     tensors = {name: t for name, t in named.items() if t is not None}
@@ -59,15 +59,15 @@ def check_before_building(
 def check_extras_before_building(
     extras: CallArgs, q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor | None = None
 ) -> None:
-    """Refuses dtypes, devices and shapes of a call's other tensors, as the library does at every
-    call: whoever passed a wrong one should not wait for a kernel first.
+    """Refuses invalid dtypes, devices and shapes of a call's other tensors, as the library does at
+    every call, so that the caller need not wait for a kernel first.
 
     Args:
-        q, k: Of four dimensions, packed or not.
-        lse: Of a backward.
+        q, k: Tensors of four dimensions, packed or not.
+        lse: The log-sum-exp of a backward.
 
     Raises:
-        TypeError, ValueError: Names the argument.
+        TypeError, ValueError: An argument is invalid; the message names it.
     """
     n_heads, batch = q.shape[2], q.shape[0]
     offsets = extras.cu_seqlens_q if extras.cu_seqlens_q is not None else extras.cu_seqlens_k
@@ -149,7 +149,7 @@ def _check_dtypes(cfg: KernelConfig, tensors: Mapping[str, torch.Tensor]) -> Non
 
 
 def _supported(name: str) -> str:
-    """Returns the dtypes of an argument in words; a KV cache may also have 8 bits."""
+    """Returns an argument's dtypes in words; a KV cache may also be FP8."""
     names = [_name(dtype.to_torch_dtype()) for dtype in DType]
     if name.endswith("_cache"):
         names.append(_name(FP8))
@@ -157,7 +157,7 @@ def _supported(name: str) -> str:
 
 
 def refuse_of_fp8(variant: Variant) -> None:
-    """Raises for what is not computed of q and k of 8 bits."""
+    """Raises for options that do not support FP8 q and k."""
     names = {"bias": variant.bias, "dropout_p": variant.dropout}
     names["score_mod, mask_mod or block_mask"] = variant.score != 0
     for name, given in names.items():
@@ -171,7 +171,7 @@ def find_first(
     device: torch.device,
 ) -> Found:
     """Returns the kernel, which ``find`` finds or builds. The build is announced, and the log says
-    why the kernel serves: a table, a heuristic, or the caller named it."""
+    why the kernel serves: a table, a heuristic, or the caller's choice."""
     target = target_of(device)
     with announce_build(instance) as progress:
         kernel = find(instance, target, progress)
@@ -181,7 +181,7 @@ def find_first(
 
 
 def _log_kernel(instance: KernelId, target: Target, reason: str) -> None:
-    """Says which kernel serves calls from now on, and why; on stderr if FLASHSMITH_LOG is on."""
+    """Logs which kernel serves calls from now on, and why; to stderr if FLASHSMITH_LOG is on."""
     if settings.LOG.get():
         if not logger.hasHandlers():
             handler = logging.StreamHandler()

@@ -1,5 +1,5 @@
-"""What torch's FlopCounterMode counts of the operators: all of their products of matrices, whatever
-a mask hides, as of torch's own attention."""
+"""The operators' FLOPs for torch's FlopCounterMode: all matrix products, whatever a mask hides, as
+for torch's own attention."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Formula = Callable[[dict[str, Any]], int]
 
 
 def register_flops(formulas: dict[str, _Formula]) -> None:
-    """Has FlopCounterMode know operators of flashsmith.
+    """Registers operators of flashsmith with FlopCounterMode.
 
     Args:
-        formulas: By the operators' names: what their arguments, by name, come to.
+        formulas: Operator names -> a function from its arguments, by name, to FLOPs.
     """
     for name, formula in formulas.items():
         operator = getattr(torch.ops.flashsmith, name)
@@ -33,17 +33,17 @@ def _of_arguments(operator: Any, formula: _Formula) -> Callable[..., int]:
 
 
 def forward_flops(given: dict[str, Any]) -> int:
-    """FLOPs of q k^T and of p v."""
+    """Returns the FLOPs of q k^T and of p v."""
     return _products(given, given["q"].shape[-1] + given["v"].shape[-1])
 
 
 def backward_flops(given: dict[str, Any]) -> int:
-    """FLOPs of q k^T once more, of do v^T, and of the gradients by q, k and v."""
+    """Returns the FLOPs of q k^T again, of do v^T, and of the gradients by q, k and v."""
     return _products(given, 3 * given["q"].shape[-1] + 2 * given["v"].shape[-1])
 
 
 def decode_flops(given: dict[str, Any]) -> int:
-    """FLOPs of ``decode`` over the keys that requests have: new ones count, padding does not."""
+    """Returns the FLOPs of ``decode`` over the requests' keys: new keys count, padding does not."""
     q, k = given["q"], given["k_cache"]
     table, new = given["block_table"], given.get("k_new")
     rows = k.shape[1] * (1 if table is None else table.shape[1])
@@ -56,8 +56,8 @@ def decode_flops(given: dict[str, Any]) -> int:
 
 
 def _products(given: dict[str, Any], elements: int) -> int:
-    """FLOPs of products whose matrices have a row a query and a column a key; elements: how many
-    numbers of d_head and d_v each score takes part in."""
+    """Returns the FLOPs of products whose matrices have a row a query and a column a key;
+    ``elements`` is the number of elements of d_head and d_v that each score multiplies."""
     scores = sum(
         n_q * n_k for n_q, n_k in zip(_lengths(given, "q"), _lengths(given, "k"), strict=True)
     )
@@ -65,7 +65,7 @@ def _products(given: dict[str, Any], elements: int) -> int:
 
 
 def _lengths(given: dict[str, Any], side: str) -> Sequence[int]:
-    """The rows of each sequence, as far as they are known: else the most that it may have."""
+    """Returns the rows of each sequence if they are known, else their upper bound."""
     t, offsets = given[side], given[f"cu_seqlens_{side}"]
     if offsets is None:
         lengths: Sequence[int] = [t.shape[1]] * t.shape[0]
@@ -83,7 +83,7 @@ def _numbers(
     otherwise: int,
     of: Callable[[torch.Tensor], torch.Tensor] = lambda known: known,
 ) -> Sequence[int]:
-    """Returns what a tensor says; of none, and of one that stands for a value of a graph,
+    """Returns the numbers in a tensor; for None, and for a tensor without data in a graph,
     ``otherwise``."""
     if t is None or type(t) is not torch.Tensor or t.is_meta:
         return [otherwise] * n

@@ -1,4 +1,4 @@
-"""``forward``, which launches the kernel it is told, and what ``attention`` comes to."""
+"""``forward``, which launches the kernel of a configuration, and the launch of ``attention``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from flashsmith.ops.spec import (
 from flashsmith.runtime.launch_cache import MADE, UNKNOWN, launch_cache
 
 _CONTIGUOUS = torch.contiguous_format
-# Of o, by what the launch cache answers where q's dtype or rows are not o's.
+# The dtype of o by the launch cache's answer, if q's dtype or rows are not o's.
 _O_DTYPES = {2: torch.float16, 4: torch.bfloat16}
 
 
@@ -51,44 +51,46 @@ def forward(
     return_lse: bool = False,
     **semantics: Any,
 ) -> torch.Tensor | tuple[torch.Tensor | float, ...]:
-    """o = softmax(q k^T * softmax_scale) v with the kernel of ``cfg``.
+    """Computes o = softmax(q k^T * softmax_scale) v with the kernel of ``cfg``.
 
     CUDA tensors run on their GPU's current stream, CPU tensors on the emulator. A kernel that no
     library holds is built first.
 
     Args:
-        cfg: The kernel's configuration; of the tensors' dtypes and of their d_head, or more.
+        cfg: The kernel's configuration, for the tensors' dtypes, and for their d_head or a larger
+            one.
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16; float8_e4m3fn with fp8_scores.
             The last dimension is contiguous, the other strides are multiples of 16 bytes.
-        k, v: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device, laid out like it.
-            n_heads is a multiple of n_heads_kv: neighbouring heads of q share one of k and v. The
-            rows of v may have another length than those of q and k; o has v's. With fp8_scores v is
-            of the configuration's dtype; with fp8_values it has q's.
-        o: Where to write the result, of the configuration's dtype, in memory of its own; None: a
-            new contiguous tensor.
+        k, v: (batch, seq_len_k, n_heads_kv, d_head), of q's dtype and device, with the same layout.
+            n_heads is a multiple of n_heads_kv: neighbouring heads of q share a head of k and v.
+            The rows of v may have another length than those of q and k; o has v's. With fp8_scores
+            v has the configuration's dtype; with fp8_values it has q's.
+        o: The tensor for the result, of the configuration's dtype, in memory that no input shares;
+            None: a new contiguous tensor.
         causal: Query i attends to keys 0 to i + seq_len_k - seq_len_q. A query that sees no key
             gets zeros, and -inf as log-sum-exp.
         softmax_scale: None: 1 / sqrt(d_head).
-        benchmark: Also return the milliseconds between two events around the launch.
-        return_lse: Also return the natural logarithm of the sum of each row's exponentials,
-            (batch, n_heads, seq_len_q), float32.
-        semantics: What else ``attention`` can compute, by its keywords. And block_table, int32
-            (batch, pages): k and v are (n_pages, page_size, n_heads_kv, d_head) then, of which
-            sequence i has the pages that row i lists and as many rows as seqused_k says. Beyond
-            them the table may hold anything, and so may pages; page numbers outside of the tensors
-            are not followed: their keys are zeros. For kernels of the sm90 family, without
-            clusters and of 16 bits, and page sizes that are multiples of 16.
+        benchmark: Whether to also return the milliseconds between two events around the launch.
+        return_lse: Whether to also return the natural logarithm of the sum of each row's
+            exponentials, (batch, n_heads, seq_len_q), float32.
+        semantics: Further keywords of ``attention``, and block_table, int32 (batch, pages): then k
+            and v are (n_pages, page_size, n_heads_kv, d_head), and sequence i has the pages that
+            row i lists and as many rows as seqused_k says. Beyond them, the page table and pages
+            may hold anything; page numbers outside the tensors are not followed: their keys are
+            zeros. Pages need a 16-bit kernel of the sm90 family without clusters, and page sizes
+            that are multiples of 16.
 
     Returns:
         o; or the tuple of o, with ``return_lse`` lse, and with ``benchmark`` milliseconds.
 
     Raises:
         NotImplementedError: A tensor requires a gradient: ``attention`` is differentiable.
-        TypeError: An argument of a wrong type, a tensor of a wrong dtype.
-        ValueError: A shape, stride, alignment, device or length that the kernel does not take.
-        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be had.
-        DeviceError: The GPU is not one for the kernel (compute capability 8.0 or newer for the
-            sm80 family, 9.0 for sm90), or refused the launch.
+        TypeError: An argument has a wrong type, or a tensor a wrong dtype.
+        ValueError: The kernel does not support a shape, stride, alignment, device or length.
+        KernelNotFoundError, ToolchainError, BuildError, CacheError: No kernel could be found or
+            built.
+        DeviceError: The kernel does not support the GPU (compute capability 8.0 or newer for the
+            sm80 family, 9.0 for sm90), or the GPU refused the launch.
     """
     if not type(causal) is type(benchmark) is type(return_lse) is bool:
         check_flags(causal=causal, benchmark=benchmark, return_lse=return_lse)
@@ -125,7 +127,7 @@ def run_attention(
     config: AttentionKernelConfig | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``attention`` of tensors that are memory: launches now."""
+    """Computes ``attention`` of tensors that are memory: launches now."""
     if type(return_lse) is not bool:
         check_flags(return_lse=return_lse)
     o, lse = _attend(config, q, k, v, out, spec, return_lse)
@@ -143,9 +145,10 @@ def _attend(
     spec: AttentionSpec,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o and lse. The hot path: ``launch_cache`` makes the call, if one like it was made before."""
+    """Returns o and lse. On the hot path ``launch_cache`` makes the call, as an earlier one like
+    it."""
     try:
-        told: tuple[Any, ...] = spec[:2]  # of a plain call, the rest is known
+        told: tuple[Any, ...] = spec[:2]  # the rest of a plain call is known
         if spec is not FULL and spec is not CAUSAL:
             told = spec = ready(spec, q, k)
         o = torch.empty_like(q, memory_format=_CONTIGUOUS) if out is None else out
@@ -159,7 +162,7 @@ def _attend(
             if launch_cache.attend(named, q, k, v, o, lse, True, *told) == MADE:
                 return o, lse
     except Exception:
-        pass  # the slower way refuses what is wrong, in better words
+        pass  # the cold path refuses it with a better message
     if config is not None:
         check_config("config", config, ATTENTION_CONFIGS)
     return _slowly(launch, config, q, k, v, out, spec, with_lse)
@@ -187,7 +190,7 @@ def _slowly(
 
 
 def _check(spec: AttentionSpec, tensors: dict[str, torch.Tensor]) -> None:
-    """Raises for a tensor of a call that failed, if it is one that no call takes."""
+    """Raises for a tensor of a failed call if no call supports it."""
     check_tensors(**tensors, **tensors_of(spec))
     for name, t in tensors.items():
         offsets = "cu_seqlens_q" if name in "qo" else "cu_seqlens_k"

@@ -1,5 +1,5 @@
-"""A call of ``decode`` by the forward's kernels: for many queries, whose products take longer than
-their keys to read."""
+"""Runs a call of ``decode`` by the forward's kernels, for many queries, whose products take longer
+than reading the keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def run_over_cache(
     out: torch.Tensor | None,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o and lse, of the shapes that ``decode`` gives, over a cache that has the new keys already.
+    """Returns o and lse, with the shapes of ``decode``, over a cache that holds the new keys
+    already.
 
-    spec: Without lengths and pages.
+    spec: A specification without lengths and pages.
     """
     lengths: dict[str, Any] = {"seqused_k": cache.seqlens}
     n_requests, n_q = q.shape[:2]

@@ -1,4 +1,4 @@
-"""A call's score_mod, mask_mod and block_mask, which become values when the call is made."""
+"""A call's score_mod, mask_mod and block_mask, which are traced to values when the call is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUNCTIONS = ("score_mod", "mask_mod", "block_mask")  # keywords of attention
 
 
 class Functions(NamedTuple):
-    """What the caller's score_mod and mask_mod compute, as ``CallArgs`` has it."""
+    """The traced score_mod and mask_mod of a caller; ``CallArgs`` has the same fields."""
 
     mod_tensors: list[torch.Tensor] | None = None
     score: int = 0
@@ -25,10 +25,11 @@ class Functions(NamedTuple):
     def traced(
         cls, score_mod: ScoreMod | None, mask_mod: MaskMod | None, device: torch.device
     ) -> Functions:
-        """The functions are traced at every call, because what they capture may have changed.
+        """Returns the traced functions; each call traces them, because captured values may have
+        changed.
 
         Raises:
-            TracingError, TypeError: As ``trace``.
+            TracingError, TypeError: See ``trace``.
         """
         mods = trace(score_mod, mask_mod, device)
         return cls(list(mods.buffers) or None, remember(mods.expression))
@@ -45,14 +46,14 @@ def traced_functions(
     mask_mod: MaskMod | None,
     block_mask: BlockMask | Any | None,
 ) -> dict[str, Any]:
-    """Returns the fields of ``AttentionSpec`` that say by value what a call's functions compute:
-    score, mod_tensors, key_ranges and rows_per_range, those of them that are not at their defaults.
+    """Returns the fields of ``AttentionSpec`` for a call's functions: score, mod_tensors,
+    key_ranges and rows_per_range, without those at their defaults.
 
-    The functions are called here, once, and never again: the gradients of a call are those of
-    what its forward computed, whatever the functions would do later.
+    The functions are called here, once, and never again: a call's gradients belong to its forward's
+    computation, whatever the functions would do later.
 
     Raises:
-        TracingError, TypeError: As ``trace``.
+        TracingError, TypeError: See ``trace``.
         ValueError: block_mask is for other shapes.
     """
     found: dict[str, Any] = {}
@@ -62,7 +63,7 @@ def traced_functions(
         refuse_unknown(q=q, **{name: getattr(block_mask, name) for name in LISTS})
         try:
             mask_mod, key_ranges = block_mask.read(mask_mod)
-        except (AssertionError, RuntimeError) as error:  # lists that are no memory
+        except (AssertionError, RuntimeError) as error:  # the lists have no memory
             reason = str(error).partition("\n")[0]
             raise TypeError(f"block_mask has lists that cannot be read: {reason}") from error
         found |= {"key_ranges": key_ranges, "rows_per_range": block_mask.block_size[0]}

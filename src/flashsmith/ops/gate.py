@@ -1,8 +1,8 @@
-"""The gate: every call asks here what its tensors are, before anything reads their memory.
+"""The gate: every call checks here what its tensors are before anything reads their memory.
 
 A tensor may be memory, or stand for something else: a value in a graph, a value of a function
-transform, a number with a tangent. Memory goes straight to a kernel. What torch's dispatcher can
-turn into memory, or record, goes through the operators of ``torch_library``. The rest is refused.
+transform, a number with a tangent. Memory goes straight to a kernel. Tensors that torch's
+dispatcher can turn into memory, or record, go through ``operators``. All others are refused.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from flashsmith.mods.buffers import was_freed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Subclasses that are nothing but memory. Others may want to see the operator.
+# These classes are nothing but memory; other subclasses may need to see the operator.
 _OF_MEMORY = {torch.Tensor, torch.nn.Parameter}
 _PRE_DISPATCH = DispatchKey.PreDispatch
 _FUNCTIONAL = _TorchDispatchModeKey.FUNCTIONAL
 _RECORDING_MODES = (_TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FAKE, _FUNCTIONAL)
-# The one argument that holds a list: tensors that functions capture, which have no names.
+# This argument alone holds a list: the tensors that functions capture, which have no names.
 CAPTURED = "mod_tensors"
 _WRITTEN = ("out", "k_cache", "v_cache")
 
 
 def are_memory(*tensors: Any) -> bool:
-    """Returns whether kernels may read the memory of these tensors, and nobody has to be told of
-    the call; False, too, for what are no tensors.
+    """Returns whether kernels may read the memory of these tensors, and nothing in torch must see
+    the call; False for objects that are not tensors.
 
-    Every call asks, so it looks at nothing that costs more than some tens of nanoseconds. What has
-    no memory without saying so (its data pointer is null) is refused by the library.
+    Every call runs this, so no check costs more than some tens of nanoseconds. The library refuses
+    tensors whose data pointer is null.
     """
     if (
         is_compiling()
@@ -62,22 +62,22 @@ def are_memory(*tensors: Any) -> bool:
 
 
 def refuse_unknown(**tensors: Any) -> None:
-    """Raises for tensors of which torch's dispatcher does not make what a kernel computes with.
+    """Raises for tensors that torch's dispatcher cannot turn into a kernel's input.
 
     Args:
-        tensors: By the names of the caller's arguments.
+        tensors: The tensors, by the names of the caller's arguments.
 
     Raises:
-        TypeError: What is no tensor, or one without dense rows in memory, or one inside of a
+        TypeError: An argument is not a tensor, has no dense rows in memory, or is inside a
             transform of torch.func.
-        NotImplementedError: A tensor with a tangent: forward-mode derivatives are not computed.
+        NotImplementedError: A tensor has a tangent; forward-mode derivatives are not computed.
     """
     found = named(tensors)
     for name, t in found:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name} is a {type(t).__name__}; expected a torch.Tensor")
     if is_compiling():
-        return  # each is a tensor of the graph
+        return  # every argument is a tensor of the graph
     for name, t in found:
         _refuse_layout(name, t)
         _refuse_transform(name, t)
@@ -88,8 +88,8 @@ def refuse_unknown(**tensors: Any) -> None:
 
 
 def explaining(function: Function) -> Function:
-    """Has errors of a function explained by its tensors, by the names of its arguments, where these
-    are of a kind that is not taken: torch's own errors of such say less."""
+    """Wraps a function so that its errors are explained by its tensors, with the names of its
+    arguments, if their kind is not supported: torch's own errors say less."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -104,7 +104,7 @@ def explaining(function: Function) -> Function:
 
 
 def explain(**arguments: Any) -> None:
-    """Raises, if one of the tensors among a call's arguments explains why the call failed."""
+    """Raises if a tensor among a call's arguments explains why the call failed."""
     given = {name: t for name, t in arguments.items() if isinstance(t, torch.Tensor)}
     captured = arguments.get(CAPTURED) or ()
     refuse_unknown(**given, **({CAPTURED: captured} if captured else {}))
@@ -113,8 +113,8 @@ def explain(**arguments: Any) -> None:
 
 
 def refuse_all_but_memory(**tensors: Any) -> None:
-    """Raises TypeError, NotImplementedError for a tensor that a kernel cannot read as it is, and
-    where a graph is recorded; for functions that are no operators."""
+    """Raises TypeError or NotImplementedError for a tensor that a kernel cannot read, and while a
+    graph is recorded; for functions that are not operators."""
     refuse_unknown(**tensors)
     if _is_recording():
         name, t = named(tensors)[0]
@@ -130,8 +130,7 @@ def refuse_all_but_memory(**tensors: Any) -> None:
 
 
 def _is_recording() -> bool:
-    """Returns whether what torch computes now goes into a graph, or stands for what is not
-    computed."""
+    """Returns whether torch records a graph now, or computes with stand-ins."""
     return (
         _get_tracing_state() is not None
         or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
@@ -147,7 +146,7 @@ def flat(tensors: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def named(tensors: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
-    """Each tensor with what a message calls it."""
+    """Returns each tensor with its name in messages."""
     if CAPTURED not in tensors:
         return list(tensors.items())
     named = [(name, t) for name, t in tensors.items() if name != CAPTURED]
@@ -176,7 +175,7 @@ def refuse_freed(name: str, t: torch.Tensor) -> None:
 
 
 def _refuse_transform(name: str, t: torch.Tensor) -> None:
-    """Refuses tensors of torch.vmap, grad and the like; those of functionalize are recorded."""
+    """Refuses tensors of torch.vmap, grad and similar; tensors of functionalize are recorded."""
     if torch._is_functional_tensor(t):
         if peek_interpreter_stack() is None and _get_dispatch_mode(_FUNCTIONAL) is None:
             raise TypeError(f"{name} is a functional tensor outside of functionalize")
@@ -200,8 +199,8 @@ def _refuse_tangent(name: str, t: torch.Tensor) -> None:
 
 
 def _refuse_captured(t: torch.Tensor, first: torch.Tensor) -> None:
-    """Refuses a captured tensor that has no memory, beside a ``first`` that has: torch's dispatcher
-    looks at no tensors in an optional list."""
+    """Refuses a captured tensor without memory if ``first`` has memory: torch's dispatcher ignores
+    tensors in an optional list."""
     if not _has_own_dispatch(t) or type(t) is type(first):
         return
     raise TypeError(
@@ -216,7 +215,7 @@ def _has_own_dispatch(t: torch.Tensor) -> bool:
 
 def _refuse_some_fake(named: list[tuple[str, torch.Tensor]]) -> None:
     """Refuses fake tensors beside real ones: a result would have values that nobody computed, and
-    what is real would not be written."""
+    real tensors would not be written."""
     is_active = _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
     fake = [name for name, t in named if isinstance(t, torch._subclasses.FakeTensor)]
     real = [name for name, t in named if not isinstance(t, torch._subclasses.FakeTensor)]

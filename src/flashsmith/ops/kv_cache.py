@@ -1,4 +1,4 @@
-"""The keys and values of requests in memory that outlives a call, as a caller gives them."""
+"""The KV cache of requests, as a caller passes it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flashsmith.ops.checks import FP8, check_rank, check_tensors
 from flashsmith.ops.lengths import check_fp8_scales, is_of_tokens, may_look_at
 from flashsmith.runtime import AppendArguments
 
-_CHUNK_BYTES = 16  # that kernels copy at a time
-_MAX_ROWS = 2**31 - 1  # of a tensor, counted in strides of a row
+_CHUNK_BYTES = 16  # bytes that kernels copy at a time
+_MAX_ROWS = 2**31 - 1  # rows of a tensor, counted in strides of a row
 
 
 class KVCache(NamedTuple):
-    """A cache and what says where requests lie in it, as ``decode`` takes them.
+    """A KV cache and the positions of requests in it, with the meaning of ``decode``'s arguments.
 
-    seqlens: How many rows each request has: a tensor, a number for all, or None for all rows.
-    k_scale, v_scale: What keys and values of 8 bits are multiplied with; None: 1.
+    seqlens: The rows of each request: a tensor, a number for all, or None for all rows.
+    k_scale, v_scale: The scales of FP8 keys and values; None: 1.
     """
 
     k: torch.Tensor
@@ -38,13 +38,13 @@ class KVCache(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """That a request may have."""
+        """The max number of rows of a request."""
         pages = 1 if self.block_table is None else self.block_table.shape[-1]
         return self.k.shape[1] * pages
 
     @property
     def is_in_boxes(self) -> bool:
-        """Whether bulk copies bring its keys and values: see ``DecodeWorkload``."""
+        """Whether bulk copies can load its keys and values; see ``DecodeWorkload``."""
         if self.block_table is not None and (
             self.k.shape[1] % PAGE_ROWS or self.leftpad is not None
         ):
@@ -53,16 +53,16 @@ class KVCache(NamedTuple):
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing has to be checked that the library does not see at every call."""
+        """Whether the library's checks at every call suffice."""
         lengths_are = self.seqlens is None or isinstance(self.seqlens, torch.Tensor)
         return lengths_are and not may_look_at(self.k)
 
     def checked(self, q: torch.Tensor, new: KVAppend | None, window_left: int) -> KVCache:
-        """With lengths in a tensor. What they say is looked at where that costs nothing, or if it
-        is asked for; of the pages, those that hold keys within the window.
+        """Returns the checked cache, with lengths in a tensor. Their values are checked if that
+        costs nothing, or if the user enables it; so are pages that hold keys within the window.
 
         Raises:
-            TypeError, ValueError: They are none; names the argument.
+            TypeError, ValueError: An argument is invalid; the message names it.
         """
         given = {
             "cache_seqlens": self.seqlens if isinstance(self.seqlens, torch.Tensor) else None,
@@ -86,8 +86,8 @@ class KVCache(NamedTuple):
         return cache
 
     def is_dense(self, d_head: int) -> bool:
-        """Returns whether ``decode`` takes keys and values as they lie, with rows of q of so
-        many elements."""
+        """Returns whether ``decode`` can read keys and values in place, for rows of q with
+        ``d_head`` elements."""
         sizes = d_head, self.v.shape[-1], *self.k.stride()[:-1], *self.v.stride()[:-1]
         offsets = self.k.storage_offset(), self.v.storage_offset()
         dense = self.k.stride(-1) == self.v.stride(-1) == 1
@@ -95,8 +95,8 @@ class KVCache(NamedTuple):
         return dense and not any(size % of_chunk for size in (*sizes, *offsets))
 
     def has_pages_in_order(self, d_head: int) -> bool:
-        """Returns whether the forward takes pages as they lie: rows are reached by counting
-        them."""
+        """Returns whether the forward can read pages in place: their rows are at multiples of one
+        stride."""
         return (
             not self.is_fp8
             and self.block_table is not None
@@ -109,9 +109,9 @@ class KVCache(NamedTuple):
     def gathered(
         self, max_seqlen_k: int | None, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """k and v of each request in a row, (batch, rows, n_heads_kv, d_head): copies of the pages
-        that the table names, as many of each request as the longest may have. Those of 8 bits
-        become numbers of ``dtype``."""
+        """Returns k and v of each request in contiguous rows, (batch, rows, n_heads_kv, d_head):
+        copies of the pages in the table, for each request as many as the longest may have. FP8
+        pages are converted to ``dtype``."""
         assert self.block_table is not None
         batch, n_listed = self.block_table.shape
         n_pages, page_size = self.k.shape[:2]
@@ -136,14 +136,14 @@ class KVCache(NamedTuple):
         return in_rows(self.k), in_rows(self.v)
 
     def check_length(self, n_new: int) -> None:
-        """Raises ValueError for a length of all requests that none can have."""
+        """Raises ValueError if one length for all requests is out of range."""
         n, maximum = self.seqlens, self.rows - n_new
         if type(n) is int and not 0 <= n <= maximum:
             raise ValueError(f"cache_seqlens is {n}; expected 0 to {maximum}, {_room(n_new)}")
 
     def _look(self, q: torch.Tensor, n_new: int, window_left: int) -> None:
-        """Raises ValueError for numbers that kernels cut off, or take for none; and for new rows of
-        two requests in one place."""
+        """Raises ValueError for numbers that kernels would clamp or ignore, and for new rows of two
+        requests in one position."""
         used = _numbers("cache_seqlens", self.seqlens, self.rows - n_new, _room(n_new))
         lengths = [n + n_new for n in used] or [self.rows] * q.shape[0]
         _numbers("cache_batch_idx", self.batch_idx, self.k.shape[0] - 1, "the last entry")
@@ -161,7 +161,8 @@ class KVCache(NamedTuple):
             self._check_written_once([range(n, n + n_new) for n in used])
 
     def _check_written_once(self, written: Sequence[range]) -> None:
-        """Raises ValueError if two requests write the same row. written: Each request's rows."""
+        """Raises ValueError if two requests write the same row; ``written`` are each request's
+        rows."""
         if self.block_table is not None:
             name, what, rows_of_place = "block_table", "page", self.k.shape[1]
             places = self.block_table.tolist()
@@ -185,7 +186,7 @@ class KVCache(NamedTuple):
 
 
 class KVAppend(NamedTuple):
-    """Keys and values that go into a cache."""
+    """Keys and values that are appended to a cache."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -202,7 +203,8 @@ class KVAppend(NamedTuple):
         rotary_sin: torch.Tensor | None,
         interleaved: bool,
     ) -> KVAppend | None:
-        """None if there are none. Raises ValueError: some of them are missing."""
+        """Returns the record, or None without new keys. Raises ValueError if only some arguments
+        are given."""
         if k is not None and v is not None:
             return cls(k, v, rotary_cos, rotary_sin, interleaved)
         if k is not None or v is not None:
@@ -214,7 +216,8 @@ class KVAppend(NamedTuple):
         return None
 
     def check(self, q: torch.Tensor) -> None:
-        """What the library does not see. Raises TypeError, ValueError that names the argument."""
+        """Checks what the library does not see. Raises TypeError or ValueError that names the
+        argument."""
         rotary = {"rotary_cos": self.rotary_cos, "rotary_sin": self.rotary_sin}
         given = {name: t for name, t in rotary.items() if t is not None}
         check_tensors(k_new=self.k, v_new=self.v, **given)
@@ -227,7 +230,7 @@ class KVAppend(NamedTuple):
             )
 
     def turned(self, q: torch.Tensor) -> torch.Tensor | None:
-        """Where q goes, turned as new keys are; None: nothing is turned."""
+        """Returns a new tensor for rotated queries; None without rotation."""
         if self.rotary_cos is None:
             return None
         return torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -235,7 +238,8 @@ class KVAppend(NamedTuple):
     def arguments(
         self, q: torch.Tensor, turned: torch.Tensor | None, cache: KVCache, in_a_row: bool
     ) -> AppendArguments:
-        """in_a_row: Query i is at the place of new key i; else all are at that of the first."""
+        """Returns the record; ``in_a_row`` says whether query i has the position of new key i, else
+        all have that of the first."""
         return AppendArguments(
             self.interleaved, in_a_row, self.k, self.v, cache.k, cache.v,
             None if turned is None else q, turned, self.rotary_cos, self.rotary_sin,
@@ -244,9 +248,9 @@ class KVAppend(NamedTuple):
 
 
 def has_counted_rows(t: torch.Tensor) -> bool:
-    """Returns whether an entry, or a page, begins a whole number of rows behind the one before,
-    so that bulk copies reach all rows by their number."""
-    if t.is_contiguous() and t.numel() <= _MAX_ROWS:  # as most are, which is faster to ask
+    """Returns whether slots, or pages, begin a whole number of rows apart, so that bulk copies
+    reach each row by its number."""
+    if t.is_contiguous() and t.numel() <= _MAX_ROWS:  # true for most tensors, and faster to check
         return True
     entries, n_rows, n_heads, d_head = t.shape
     of_entry, of_row, of_head, _ = t.stride()
@@ -261,11 +265,11 @@ def has_counted_rows(t: torch.Tensor) -> bool:
 def check_pages(
     name: str, pages: torch.Tensor, block_table: torch.Tensor, spans: Sequence[tuple[int, int]]
 ) -> None:
-    """Raises ValueError for pages of rows in use that are nowhere; reads the table.
+    """Raises ValueError for page numbers out of range among rows in use; reads the page table.
 
     Args:
-        name: Of ``pages``, (n_pages, page_size, ...).
-        spans: Each request's first row in use, and that behind its last.
+        name: The name of ``pages``, (n_pages, page_size, ...).
+        spans: Each request's first row in use, and one past its last.
     """
     n_pages, page_size = pages.shape[:2]
     for request, (first, end) in enumerate(spans):
@@ -293,7 +297,8 @@ def _check_numbers(name: str, t: torch.Tensor, q: torch.Tensor, n_dims: int) -> 
 
 
 def lengths_in_a_tensor(lengths: Any, q: torch.Tensor) -> torch.Tensor | None:
-    """Those of requests, also where one is given for all. Raises TypeError: they are none."""
+    """Returns the requests' lengths as a tensor, also if one int is given for all. Raises TypeError
+    for other types."""
     if lengths is None or isinstance(lengths, torch.Tensor):
         return lengths
     if type(lengths) not in (int, torch.SymInt):
@@ -308,7 +313,7 @@ def _room(n_new: int) -> str:
 
 
 def _numbers(name: str, t: torch.Tensor | None, maximum: int, what: str) -> list[int]:
-    """Returns what a tensor says; nothing of None."""
+    """Returns the numbers in a tensor, each checked to be 0 to ``maximum``; None gives []."""
     if t is None:
         return []
     values: list[int] = t.tolist()

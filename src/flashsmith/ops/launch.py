@@ -1,6 +1,6 @@
-"""The way of a call that ``launch_cache`` does not know.
+"""The cold path of a call: one that ``launch_cache`` does not know.
 
-Its kernel is chosen for all calls like it, found or built, launched and remembered.
+The kernel is chosen for all calls with one key, found or built, launched and remembered.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from flashsmith.selection.standby import at_hand
 
 
 class _Tensors(NamedTuple):
-    """The four tensors hold the rows of a call; o None: a new tensor."""
+    """The tensors of a call's rows; o None: a new tensor."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -58,7 +58,8 @@ class _Tensors(NamedTuple):
     o: torch.Tensor | None
 
     def batched(self, spec: ResolvedSpec) -> _Tensors:
-        """In four dimensions each: packed rows are one entry of a batch."""
+        """Returns the tensors with four dimensions each: packed rows become one entry of a
+        batch."""
         q, k, v, o = self
         if spec.extras.cu_seqlens_q is not None:
             q, o = q[None], None if o is None else o[None]
@@ -71,7 +72,8 @@ class _Tensors(NamedTuple):
         return {name: t for name, t in zip("qkvo", self, strict=True) if t is not None}
 
     def check_types(self) -> None:
-        """Raises TypeError: One is no tensor; the library would take whatever speaks DLPack."""
+        """Raises TypeError unless each is a torch tensor; the library would accept any DLPack
+        object."""
         q, k, v, o = self
         if not (
             isinstance(q, torch.Tensor)
@@ -82,23 +84,24 @@ class _Tensors(NamedTuple):
             self.check()
 
     def check(self) -> None:
-        """Raises TypeError, ValueError: one is none of four dimensions on a device that has
+        """Raises TypeError or ValueError unless each has four dimensions and is on a device with
         kernels."""
-        check_tensors(**self.named)  # torch's error of a tensor without memory says less
+        check_tensors(**self.named)  # torch's error for a tensor without memory says less
         for name, t in self.named.items():
             check_rank(name, t, None)
 
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """The kernel of all calls that are alike, and what the next call takes from those before.
+    """The kernel of all calls with one key, and state that later calls reuse.
 
-    config: The caller's, kept alive because its id is in the key; else what was selected.
-    call: What the kernel's ``bind`` gave.
-    scale: Where the caller names none.
-    plan: Of a call that wants zeros; all calls of a kernel want as many.
-    zeros: The workspace that is kept, and the stream that it belongs to.
-    lays_out: Whether a call came with tensors that the kernel does not read as they lie.
+    config: The caller's configuration, kept alive because its id is in the key; else the selected
+        one.
+    call: The kernel's ``bind()``.
+    scale: The default softmax scale.
+    plan: The plan of a call that needs zeros; all calls of a kernel need the same number.
+    zeros: The workspace that is kept, and its stream.
+    lays_out: Whether some call had tensors with a layout that the kernel cannot read.
     """
 
     config: AttentionKernelConfig
@@ -123,11 +126,11 @@ def launch(
     given: AttentionSpec,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o and lse of one call, whose flags and configuration were checked.
+    """Returns o and lse of one call, whose flags and configuration were checked.
 
-    A kernel is chosen once for all calls that are alike, whatever their exact lengths; the library
-    checks and plans each call, or sees that it looks like the last one. ``launch_cache`` is told
-    how the call was made: the next one of its kind does not come here.
+    A kernel is chosen once for all calls with one key, whatever their exact lengths; the library
+    checks and plans each call, unless it looks like the last one. ``launch_cache`` remembers the
+    call, and makes the next one of its kind.
     """
     spec = resolve(given, q, k)
     scale = None if given.softmax_scale is None else check_scale(given.softmax_scale)
@@ -148,7 +151,7 @@ def launch(
                 raise
             choice.lays_out = True
             return _launch_laid_out(choice, tensors, spec, scale, with_lse)
-    except Exception:  # a first call of its kind was refused in these words
+    except Exception:  # raises the same error as the first call of its kind
         _checked_config(config, tensors, spec)
         raise
     _remember(choice, config, q, k, v, result, o is None, given)
@@ -164,7 +167,8 @@ def measure(
     given: AttentionSpec,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-    """Does as ``launch``, and returns the milliseconds between two events around the launches."""
+    """Makes the call as ``launch`` does, and also returns the milliseconds between two events
+    around the launches."""
     o, lse = launch(config, q, k, v, o, given, with_lse)
     if v.shape[-3] == 0:
         return o, lse, 0.0
@@ -180,9 +184,8 @@ def measure(
 
 
 def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec) -> Hashable:
-    """Returns what calls of one choice have in common: the configuration (by its id), what is
-    computed, dtype and device, sizes of heads and rows, and the size classes of batch and
-    lengths."""
+    """Returns the key of a call's choice: the configuration (by its id), what is computed, dtype
+    and device, sizes of heads and rows, and the size classes of batch and lengths."""
     q, _, v, o = tensors.batched(spec)
     batch, n_q, heads, d_head = q.shape
     _, n_k, heads_kv, d_v = v.shape
@@ -192,7 +195,7 @@ def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: Resolved
         id(config), spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
         size_class(batch), size_class(n_q), size_class(n_k),
     )  # fmt: skip
-    if q.dtype == FP8:  # which does not say what the others have
+    if q.dtype == FP8:  # FP8 q does not determine the other dtypes
         return key, v.dtype, None if o is None else o.dtype
     return key
 
@@ -207,8 +210,8 @@ def _launch(
     scale: float,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Launches a call whose tensors the kernel reads as they lie."""
-    some_unused = spec.extras.seqused_q is not None  # rows of what is made here: zero, and -inf
+    """Launches a call whose tensors the kernel reads in place."""
+    some_unused = spec.extras.seqused_q is not None  # unused rows of new tensors become 0 and -inf
     if o is None:
         o = new_o(q, v.shape[-1], choice.o_dtype)
         if some_unused:
@@ -234,7 +237,7 @@ def _remember(
     makes_o: bool,
     spec: AttentionSpec,
 ) -> None:
-    """Tells ``launch_cache`` how this call was made."""
+    """Has ``launch_cache`` remember how this call was made."""
     o, lse = result
     function, by_split_kv = choice.call, isinstance(choice.call, BoundFewQueries)
     if isinstance(function, BoundFewQueries):
@@ -249,8 +252,8 @@ def _remember(
 def _kept_for(
     choice: _Choice, tensors: _Tensors, given: AttentionSpec
 ) -> tuple[int, torch.Tensor | None]:
-    """Returns a stream, and the workspace that is kept for this thread's next call on it; None:
-    nothing."""
+    """Returns a stream, and the workspace that is kept for this thread's next call on it, or
+    None."""
     workspace, stream = choice.zeros
     q, k, *_ = tensors
     if workspace is not None or not q.is_cuda:
@@ -260,8 +263,8 @@ def _kept_for(
 
 
 def _zeros_for(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> torch.Tensor | None:
-    """The workspace of a call on the current stream, which it leaves zero; kept where the next call
-    on that stream may have it, too."""
+    """Returns a call's zeroed workspace on the current stream, which the call leaves zero; keeps it
+    if the next call on that stream may use it too."""
     device, plan = tensors.q.device, choice.plan
     if plan is None:
         plan = choice.plan = _plan(choice, tensors, spec)
@@ -278,7 +281,7 @@ def _plan(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> Plan:
 def _launch_laid_out(
     choice: _Choice, tensors: _Tensors, spec: ResolvedSpec, scale: float, with_lse: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Launches a call with copies of what the chosen kernel does not read as it lies."""
+    """Launches a call with copies of tensors whose layout the chosen kernel cannot read."""
     are_read = zip(_Tensors._fields, _are_read(choice, tensors, spec), strict=True)
     copied = {name: tensors.named[name].contiguous() for name, is_read in are_read if not is_read}
     o, lse = _launch(choice, *tensors._replace(**copied), spec, scale, with_lse)
@@ -288,9 +291,9 @@ def _launch_laid_out(
 
 
 def _are_read(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> list[bool]:
-    """Returns whether the kernel reads, or writes, each of the tensors as it lies.
+    """Returns for each tensor whether the kernel can read, or write, it in place.
 
-    A cache of pages is not copied; an o of which elements share memory is refused by all kernels.
+    A paged cache is never copied; all kernels refuse an o whose elements share memory.
     """
     o = tensors.o
     if spec.block_table is not None:
@@ -305,8 +308,8 @@ def _are_read(choice: _Choice, tensors: _Tensors, spec: ResolvedSpec) -> list[bo
 def _checked_config(
     config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
 ) -> AttentionKernelConfig:
-    """The caller's configuration or the selected one, for a call that is refused before a kernel is
-    built for it."""
+    """Returns the caller's or the selected configuration; refuses an invalid call before a kernel
+    is built for it."""
     tensors = tensors.batched(spec)
     tensors.check()
     q, k, v, o = tensors
@@ -323,7 +326,7 @@ def _checked_config(
 def _choice_for(
     config: AttentionKernelConfig | None, tensors: _Tensors, spec: ResolvedSpec
 ) -> _Choice:
-    """The kernel for all calls like this one, found or built when the first one comes."""
+    """Returns the kernel for all calls like this one; the first call finds or builds it."""
     key = _key(config, tensors, spec)
     if (choice := _choices.get(key)) is not None:
         return choice
@@ -345,7 +348,8 @@ def _choice_for(
 
 
 def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
-    """Of the kernel for a call. Raises ValueError: decode's do not compute it."""
+    """Returns the variant of a call's kernel. Raises ValueError if decode's kernels cannot compute
+    it."""
     variant = spec.variant
     if not isinstance(chosen, DecodeKernelConfig):
         return variant
@@ -359,7 +363,7 @@ def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
 
 
 def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) -> Workload:
-    """Returns what a configuration is selected for."""
+    """Returns the workload for which a configuration is selected."""
     q_shape, k_shape = q.shape, k.shape
     if spec.lengths is not None:
         batch, n_q, n_k = spec.lengths
@@ -369,12 +373,12 @@ def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) ->
     return Workload(problem, spec.variant)
 
 
-# A call costs microseconds; finding a kernel again would cost tens.
+# A call costs microseconds; finding a kernel again would cost tens of them.
 _kernels: dict[tuple[ForwardKernelConfig, Variant, torch.device], Kernel] = {}
 
 
 def kernel_for(cfg: ForwardKernelConfig, variant: Variant, device: torch.device) -> Kernel:
-    """The kernel that ``forward`` launches, found or built when it is first asked for."""
+    """Returns the kernel that ``forward`` launches; the first request finds or builds it."""
     kernel = _kernels.get((cfg, variant, device))
     if kernel is None:
         kernel = find_first(find_kernel, KernelId(cfg, variant), device)

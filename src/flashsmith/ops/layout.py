@@ -1,4 +1,4 @@
-"""Tensors as the kernels take them that were chosen for a call, where its caller named none."""
+"""Layouts of tensors that the chosen kernels support, if the caller named no kernel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from flashsmith.configs import KernelConfig
 
 _DENSE = 4  # dimensions of rows that are not packed
-_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides
+_ALIGNMENT_BYTES, _ALIGNMENT = 16, 8  # of a tensor's first byte, and of its strides in elements
 
 
 def takes(config: KernelConfig, t: torch.Tensor, varlen: bool) -> bool:
-    """Returns whether kernels of ``config`` take the strides of (batch, seq_len, heads, d), or of
-    packed rows without a batch, for granted.
+    """Returns whether kernels of ``config`` support the strides of (batch, seq_len, heads, d), or
+    of packed rows without a batch.
 
-    varlen: Sequences have lengths of their own.
+    varlen: Whether the batch is varlen.
     """
     if not config.reads_by_maps:
         return True
@@ -32,14 +32,14 @@ def takes(config: KernelConfig, t: torch.Tensor, varlen: bool) -> bool:
 def laid_out(
     config: KernelConfig, varlen: bool, *tensors: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Returns the tensors; copies of those that kernels of ``config`` do not take, and others
-    do."""
+    """Returns the tensors, with copies of those whose layout kernels of ``config`` do not
+    support."""
     return tuple(t if takes(config, t, varlen) else t.contiguous() for t in tensors)
 
 
 def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as kernels take rows: autograd passes gradients of any strides, those of a sum are all
-    0, and hooks of saved tensors may give back others than they got."""
+    """Returns ``t``, copied unless kernels support its rows: autograd passes gradients of any
+    strides, those of a sum are all 0, and hooks of saved tensors may return other strides."""
     strides = t.stride()
     if (
         strides[-1] == 1
@@ -51,5 +51,5 @@ def with_aligned_rows(t: torch.Tensor) -> torch.Tensor:
 
 
 def with_dense_rows(t: torch.Tensor) -> torch.Tensor:
-    """``t``, copied if its last dimension has gaps, which kernels do not take."""
+    """Returns ``t``, copied if its last dimension has gaps, which kernels do not support."""
     return t if not t.ndim or t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)

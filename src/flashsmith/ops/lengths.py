@@ -1,5 +1,5 @@
-"""Checks of lengths, offsets and scales; the device alone knows what is in them, so they are looked
-at where that costs nothing, or if it is asked for."""
+"""Checks of lengths, offsets and scales. Their values are on the device, so they are read only if
+that costs nothing, or if the user enables it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def check_lengths(
     used: torch.Tensor | None,
     maximum: int | None,
 ) -> None:
-    """Raises ValueError for lengths of sequences that kernels cut off.
+    """Raises ValueError for lengths of sequences that kernels would clamp.
 
     Args:
         side: "q" or "k".
-        batch, rows: Of the side's tensor; packed rows have no batch.
+        batch, rows: Sizes of the side's tensor; packed rows have no batch.
         offsets, used, maximum: cu_seqlens, seqused and max_seqlen of the side.
     """
-    lengths: list[int] | None  # None: they are not to be looked at
+    lengths: list[int] | None  # None: the host may not read them
     if offsets is None:
         lengths = [rows] * batch
     else:
@@ -45,14 +45,15 @@ def check_lengths(
 
 
 def are_for_the_device_alone(offsets: torch.Tensor | None, used: torch.Tensor | None) -> bool:
-    """Returns whether lengths of a side were given, and may not be looked at, so that nothing is
-    known of its sequences."""
+    """Returns whether a side has lengths that the host may not read, so that nothing is known of
+    its sequences."""
     given = used if offsets is None else offsets
     return given is not None and not may_look_at(given)
 
 
 def _check_none_longer(side: str, maximum: int | None, lengths: list[int] | None) -> None:
-    """Rows beyond the most would not be computed, and bounds that reach them would be dropped."""
+    """Raises ValueError for a length above max_seqlen: rows beyond would not be computed, and
+    bounds that reach them would be dropped."""
     if maximum is None or lengths is None:
         return
     if (longest := max(lengths, default=0)) > maximum:
@@ -60,8 +61,8 @@ def _check_none_longer(side: str, maximum: int | None, lengths: list[int] | None
 
 
 def may_look_at(t: torch.Tensor) -> bool:
-    """Returns whether what lengths and offsets say may be looked at; while a graph is traced
-    nothing is."""
+    """Returns whether the host may read the values of lengths and offsets; not while a graph is
+    traced."""
     if is_compiling():
         return False
     if t.is_cpu:
@@ -71,13 +72,14 @@ def may_look_at(t: torch.Tensor) -> bool:
 
 @functools.cache
 def asked_to_look() -> bool:
-    """Read once: to look for a variable takes a microsecond, of each call."""
+    """Returns whether FLASHSMITH_CHECK_LENGTHS is on. It is read once, because each look-up of the
+    variable would cost a call a microsecond."""
     return bool(settings.CHECK_LENGTHS.get())
 
 
 def check_fp8_scales(**scales: torch.Tensor | None) -> None:
-    """Raises TypeError, ValueError for what numbers of 8 bits cannot be multiplied with; they are
-    looked at where that costs nothing, or if it is asked for."""
+    """Raises TypeError or ValueError for invalid FP8 scales; their values are read only if that
+    costs nothing, or if the user enables it."""
     for name, t in scales.items():
         if t is None:
             continue
@@ -85,18 +87,18 @@ def check_fp8_scales(**scales: torch.Tensor | None) -> None:
         if t.dtype != torch.float32:
             raise TypeError(f"{name} has dtype {t.dtype}; it must be torch.float32")
         if is_of_tokens(t) or not may_look_at(t):
-            continue  # of tokens many belong to no key
+            continue  # many per-token scales belong to no key
         if not (t.isfinite() & (t > 0)).all():
             raise ValueError(f"{name} has {t.min().item()}; expected positive numbers")
 
 
 def is_of_tokens(scale: torch.Tensor) -> bool:
-    """Returns whether each row of a cache has one."""
+    """Returns whether there is a scale for each row of a cache (per-token scales)."""
     return scale.ndim == 3
 
 
 def _is_vector(t: torch.Tensor) -> bool:
-    """If it is none, the library says what is wrong."""
+    """Returns whether t is an int32 vector; if not, the library says what is wrong."""
     return t.dtype == torch.int32 and t.ndim == 1
 
 

@@ -18,7 +18,7 @@ def attend_no_keys(
     o_dtype: torch.dtype,
     with_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """o and lse where no query sees anything but a sink, which rows of no sequence do not see.
+    """Returns o and lse if no query sees anything but a sink; rows outside all sequences see none.
 
     Raises:
         ValueError: k and v, or o, do not fit each other.

@@ -1,7 +1,7 @@
-"""Attention as operators of torch: what torch.compile and torch.export see of it.
+"""Attention as operators of torch, for torch.compile and torch.export.
 
-``attention`` calls them where something traces it alone: going through torch's dispatcher would
-cost a call more than the rest of its host code does.
+``attention`` calls them only when it is traced: torch's dispatcher would cost a call more than the
+rest of its host code.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, tensors_of
 from flashsmith.runtime import GradientTensors
 
-# After the tensors and ``return_lse``. Nothing is for keywords alone, because torch registers
-# gradients of no such tensors.
+# These follow the tensors and ``return_lse``. No argument is keyword-only, because torch registers
+# no gradients of such tensors.
 _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
@@ -44,19 +44,20 @@ _ARGUMENTS = (
 )
 
 _library: Any = torch.library.Library("flashsmith", "DEF")  # type: ignore[no-untyped-call]
-# Returns o and the log-sum-exp, which is empty where it is not asked for.
+# The operator returns o and the log-sum-exp, which is empty unless it is requested.
 _library.define(
     f"attention_forward(Tensor q, Tensor k, Tensor v, bool return_lse=False, {_ARGUMENTS}) "
     "-> (Tensor, Tensor)"
 )
 _SCHEMA = torch.ops.flashsmith.attention_forward.default._schema
 _DEFAULTS = {each.name: each.default_value for each in _SCHEMA.arguments[4:]}  # of _ARGUMENTS
-# The same into a tensor that is given.
+# This operator writes o into a tensor of the caller.
 _library.define(
     "attention_forward_out(Tensor q, Tensor k, Tensor v, Tensor(o!) out, bool return_lse=False, "
     f"{_ARGUMENTS}) -> Tensor"
 )
-# The gradients of attention_forward; those of sinks and bias are empty where they are not wanted.
+# The operator returns the gradients of attention_forward; those of sinks and bias are empty unless
+# they are requested.
 _library.define(
     "attention_backward(Tensor? do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, "
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
@@ -66,8 +67,9 @@ _OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward"
 _DEFAULT_VALUES = tuple(_DEFAULTS.values())
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
 
-# Where a specification's fields, and what else a call says, stand among the operators' arguments.
-# Operators take no pages, and a window's sides one by one: None and NO_WINDOW stand at the end.
+# The positions of a specification's fields and of a call's other values among the operators'
+# arguments. Operators take no page table and each side of a window by itself, so that None and
+# NO_WINDOW follow the arguments.
 _PLACES = {name: place for place, name in enumerate((*_DEFAULTS, "block_table", "window_size"))}
 _take_spec = itemgetter(*(_PLACES[name] for name in AttentionSpec._fields))
 _take_others = itemgetter(
@@ -85,10 +87,10 @@ def call_operator(
     return_lse: bool,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """``run_attention``, as one operator to whatever traces it, and differentiable.
+    """Calls ``run_attention`` as one differentiable operator, for code that traces it.
 
-    Args, returns: as there.
-    deterministic: Of gradients.
+    Args, returns: See ``run_attention``.
+    deterministic: Whether gradients have the same bits in every run.
     """
     let_dtensors_know(*_OPERATORS)
     differentiable = needs_gradient(q, k, v, *flat(tensors_of(spec)))
@@ -107,8 +109,8 @@ def call_operator(
 
 
 def _arguments_of(spec: AttentionSpec) -> dict[str, Any]:
-    """The operators' arguments that say what a specification does; those at their defaults are left
-    out, so that a graph shows what its calls compute."""
+    """Returns the operators' arguments for a specification, without those at their defaults, so
+    that a graph shows what its calls compute."""
     given: dict[str, Any] = dict(zip(AttentionSpec._fields, spec, strict=True))
     given["window_left"], given["window_right"] = given.pop("window_size")
     del given["block_table"]  # operators take no pages
@@ -139,7 +141,7 @@ def _call(
     return_lse: bool = False,
     *arguments: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what the operators compute; the arguments in the order of their schemas."""
+    """Returns the operators' results; the arguments have the order of the schemas."""
     given = _given(arguments)
     config = None if given.config is None else parsed_config(given.config)
     result = run_attention(q, k, v, given.spec, out, config, return_lse)
@@ -147,7 +149,7 @@ def _call(
 
 
 class _Given(NamedTuple):
-    """What the operators' arguments say."""
+    """The values of the operators' arguments."""
 
     spec: AttentionSpec
     config: str | None
@@ -155,7 +157,7 @@ class _Given(NamedTuple):
 
 
 def _given(arguments: Sequence[Any]) -> _Given:
-    """Returns what arguments in the order of ``_ARGUMENTS`` say; the last may be left out."""
+    """Returns the values of arguments in the order of ``_ARGUMENTS``; the last may be omitted."""
     given = (*arguments, *_DEFAULT_VALUES[len(arguments) :], None, NO_WINDOW)
     spec = AttentionSpec._make(_take_spec(given))
     config, deterministic, *window = _take_others(given)
@@ -166,7 +168,7 @@ def _given(arguments: Sequence[Any]) -> _Given:
 
 @functools.cache
 def parsed_config(config: str) -> Any:
-    """Returns one object for each name: calls are told apart by it."""
+    """Returns one object for each name, because calls are distinguished by it."""
     return parse_kernel_name_into_config(config)
 
 
@@ -195,18 +197,21 @@ def _fake_forward_out(
 
 
 def fake_lse(q: torch.Tensor, return_lse: bool) -> torch.Tensor:
-    """Returns what operators return beside o, of the shape that it will have."""
+    """Returns the fake log-sum-exp of an operator, with its real shape."""
     *batch, seq_len, heads, _ = q.shape
     return q.new_empty((*batch, heads, seq_len), dtype=torch.float32) if return_lse else no_lse(q)
 
 
 def no_lse(q: torch.Tensor) -> torch.Tensor:
-    """Returns what operators return in place of a log-sum-exp."""
+    """Returns the empty tensor that stands for a log-sum-exp."""
     return q.new_empty(0, dtype=torch.float32)
 
 
 class _Differentiable(torch.autograd.Function):
-    """attention_forward of tensors that want gradients. A graph has it and attention_backward."""
+    """Computes attention_forward for tensors that require gradients.
+
+    A graph contains attention_forward and attention_backward.
+    """
 
     @staticmethod
     def forward(
@@ -255,7 +260,7 @@ def _backward(
     wants_bias: bool,
     *arguments: Any,
 ) -> tuple[torch.Tensor, ...]:
-    given = _given(arguments)  # whose configuration is the forward's
+    given = _given(arguments)  # the configuration in it is the forward's
     tensors = GradientTensors(q, k, v, o, lse, do, dlse=dlse)
     wanted = GradientMask(wants_sinks, wants_bias)
     gradients = backward_of_saved(tensors, given.spec, wanted, given.deterministic)
@@ -284,7 +289,7 @@ def _fake_backward(
 
 
 class _DifferentiableOnce(torch.autograd.Function):
-    """attention_backward of tensors that want gradients, whose gradients it refuses to compute."""
+    """Computes attention_backward for tensors that require gradients, but only once."""
 
     @staticmethod
     def forward(ctx: Any, call: _BelowAutograd, *tensors: torch.Tensor) -> Any:
@@ -296,7 +301,7 @@ class _DifferentiableOnce(torch.autograd.Function):
 
 
 class _BelowAutograd(NamedTuple):
-    """A call of an operator that goes on to the next key of torch's dispatcher."""
+    """A call of an operator, to be dispatched to the key below autograd."""
 
     operator: Any  # torch._ops.OpOverload
     keys: Any  # torch._C.DispatchKeySet
@@ -320,7 +325,7 @@ def _differentiate_by_autograd(call: _BelowAutograd) -> Any:
 
 
 def _tensors_of(arguments: Iterable[Any]) -> list[torch.Tensor]:
-    """Returns the tensors among an operator's arguments, and those of its list."""
+    """Returns the tensors among an operator's arguments and in its lists."""
     tensors = []
     for each in arguments:
         if isinstance(each, torch.Tensor):
@@ -333,15 +338,16 @@ def _tensors_of(arguments: Iterable[Any]) -> list[torch.Tensor]:
 def _register_autograd(
     name: str, compute: Callable[..., Any], differentiate: Callable[[_BelowAutograd], Any]
 ) -> None:
-    """Registers an operator at the key of autograd, where a call of plain memory without gradients
-    is computed at once: as all calls of a compiled graph are. ``torch.library.register_autograd``
-    would send them through the dispatcher a second time, which takes three times as long as all
-    else that such a call costs the host.
+    """Registers an operator at the dispatcher's autograd key.
+
+    There a call is computed at once if its tensors are plain memory and require no gradient, as all
+    calls of a compiled graph. ``torch.library.register_autograd`` would dispatch such a call a
+    second time, which takes three times as long as the rest of its host code.
 
     Args:
-        name: The operator's.
-        compute: What it computes, of its arguments.
-        differentiate: Computes a call that wants gradients.
+        name: The operator's name.
+        compute: Computes the operator's results from its arguments.
+        differentiate: Computes a call that requires gradients.
     """
     operator = getattr(torch.ops.flashsmith, name).default
 

@@ -1,4 +1,4 @@
-"""Functions that torch.compile leaves alone."""
+"""Excludes functions from torch.compile's graphs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def outside_of_graphs(reason: str) -> Callable[[Function], Function]:
-    """``torch.compiler.disable``, which imports all of dynamo: here it is asked for by the first
-    call after somebody else has imported that.
+    """Applies ``torch.compiler.disable``, which imports all of dynamo, at the first call after
+    other code has imported dynamo.
 
     Args:
-        reason: What dynamo says of the graph break, and under ``fullgraph=True`` of its error.
+        reason: The reason in dynamo's message of the graph break, or error with ``fullgraph=True``.
     """
 
     def decorate(function: Function) -> Function:
@@ -31,7 +31,7 @@ def outside_of_graphs(reason: str) -> Callable[[Function], Function]:
                 disabled.append(torch.compiler.disable(function, reason=reason))  # type: ignore[no-untyped-call]
             return disabled[0](*arguments, **keywords)
 
-        # What torch.compiler.disable sets, by which dynamo knows such a function.
+        # torch.compiler.disable sets these attributes, by which dynamo recognises the function.
         call._torchdynamo_disable = True  # type: ignore[attr-defined]
         call._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]

@@ -1,6 +1,6 @@
-"""New tensors for what a call computes.
+"""New tensors for the results of a call.
 
-Torch makes a tensor like another faster than one of given sizes, which it would convert.
+Torch makes a tensor like another faster than one of given sizes, which it would have to convert.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import torch
 
 _CONTIGUOUS = torch.contiguous_format
 _MAX_SHAPES = 4096
-# What lse is made like, by q's shape and device: a tensor of one element in memory.
+# Templates of lse by q's shape and device: tensors with one element in memory.
 _like_lse: dict[tuple[torch.Size, torch.device], torch.Tensor] = {}
 
 
 def new_o(q: torch.Tensor, d_v: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a contiguous tensor of q's shape, but rows of ``d_v`` elements."""
+    """Returns a contiguous tensor of q's shape, with rows of ``d_v`` elements."""
     if q.shape[-1] == d_v and q.dtype == dtype:
         return torch.empty_like(q, memory_format=_CONTIGUOUS)
     return q.new_empty((*q.shape[:-1], d_v), dtype=dtype)
 
 
 def new_lse(q: torch.Tensor) -> torch.Tensor:
-    """Returns a contiguous tensor of (batch, n_heads, seq_len), float32; of packed rows of q
-    (n_heads, total)."""
+    """Returns a contiguous float32 tensor, (batch, n_heads, seq_len), or (n_heads, total) for
+    packed rows of q."""
     key = q.shape, q.device
     like = _like_lse.get(key)
     if like is None:

@@ -1,5 +1,5 @@
-"""How the operators work on DTensors: each rank has sequences of the batch, or heads, of its own,
-as with torch's flash operators. Other placements are changed to such, or gathered."""
+"""Sharding of the operators for DTensors: each rank computes some sequences of the batch, or some
+heads, as with torch's flash operators. Other placements are redistributed, or gathered."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _BATCH, _HEADS = 0, 1
 _KINDS = (_BATCH, _HEADS)
 _NOWHERE = (None, None)
-# What a kernel counts from 0 in each rank, and so would compute another result with.
+# Kernels count these from 0 in each rank, and would compute another result.
 _OF_PLACES = ("rng_state", "score")
 
 _known: set[str] = set()
 
 
 def let_dtensors_know(*names: str) -> None:
-    """Tells torch how these operators are sharded, once there are DTensors, which take long to
-    import."""
+    """Tells torch how these operators are sharded, once DTensors, which take long to import, are
+    imported."""
     if "torch.distributed.tensor" not in sys.modules or _known.issuperset(names):
         return
     from torch.distributed.tensor import DTensor
@@ -33,19 +33,19 @@ def let_dtensors_know(*names: str) -> None:
     propagator = DTensor._op_dispatcher.sharding_propagator
     for name in names:
         operator = getattr(torch.ops.flashsmith, name).default
-        # All arguments tell calls apart: whether there is a log-sum-exp, for one.
+        # All arguments distinguish calls, return_lse for example.
         info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=True)
         propagator.register_op_strategy(operator, _strategy, info)
     _known.update(names)
 
 
-# What torch.compiler.assume_constant_result sets, which would import all of dynamo: a graph has
-# nothing of the call, which is made while it is traced.
+# torch.compiler.assume_constant_result sets this attribute, but would import all of dynamo: a graph
+# has no trace of the call, which is made during tracing.
 let_dtensors_know._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Call(NamedTuple):
-    """The arguments of an operator by name: of tensors what torch knows of their placements."""
+    """The arguments of an operator by name; for tensors, what torch knows of their placements."""
 
     schema: Any
     given: dict[str, Any]
@@ -59,7 +59,8 @@ class _Call(NamedTuple):
 
     @property
     def tensors(self) -> list[str]:
-        """The names of all, in the order of the operator; one of a list for each in it."""
+        """The names of all tensors, in the operator's order; a list's name occurs once for each
+        tensor."""
         from torch.distributed.tensor._op_schema import OpStrategy, TupleStrategy
 
         found = []
@@ -70,7 +71,7 @@ class _Call(NamedTuple):
 
     @property
     def results(self) -> list[str | None]:
-        """What each result is like; None: it is empty."""
+        """The argument that each result is shaped like; None: the result is empty."""
         name = self.schema.op._schema.name.removeprefix("flashsmith::")
         if name == "attention_backward":
             wanted = ("sinks", "bias")
@@ -87,17 +88,17 @@ class _Call(NamedTuple):
 
     @property
     def written(self) -> list[str]:
-        """Tensors that must stay where they are."""
+        """The tensors that are written, and so must not be moved."""
         arguments = self.schema.op._schema.arguments
         return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
     def has(self, name: str) -> bool:
-        """Returns whether it is given, and says something."""
+        """Returns whether an argument is given and not a default like None, False or 0."""
         value = self.given.get(name)
         return value is not None and value is not False and value != 0
 
     def can_be(self, kind: int) -> bool:
-        """Returns whether each rank can have some sequences, or heads, of its own."""
+        """Returns whether ranks can divide the sequences, or the heads, among them."""
         if any(self.has(name) for name in _OF_PLACES):
             return False
         if kind == _HEADS:
@@ -107,7 +108,8 @@ class _Call(NamedTuple):
         return not is_packed and not (shares_cache and self.has("k_new"))
 
     def dims(self, name: str) -> tuple[int | None, int | None]:
-        """Returns a tensor's dimensions of the batch and of heads."""
+        """Returns a tensor's dimensions of the batch and of heads; None: it has no such
+        dimension."""
         packed = len(self.given["q"].shape) == 3
         shape = () if name in ("lse", "dlse") else tuple(self.given[name].shape)
         match name:
@@ -136,7 +138,7 @@ class _Call(NamedTuple):
 
 
 def _strategy(schema: OpSchema) -> OpStrategy:
-    """All ways in which an operator's tensors may be placed, for torch to choose the cheapest."""
+    """Returns all placements of an operator's tensors, among which torch chooses the cheapest."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
     from torch.distributed.tensor.placement_types import Partial
@@ -184,8 +186,8 @@ def _placements(call: _Call, name: str) -> Any:
 
 
 def _shares_heads(call: _Call, q: DTensorSpec) -> bool:
-    """Returns whether the ranks' heads of q are those that share their heads of k: equal shares
-    of both, or of as many."""
+    """Returns whether each rank's heads of q share only the rank's heads of k: both divide equally,
+    or have the same number."""
     heads = call.dims("q")[_HEADS]
     ranks = prod(
         size

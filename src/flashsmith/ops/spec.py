@@ -1,4 +1,4 @@
-"""``AttentionSpec``: what one call of attention computes, and what kernels are told of it."""
+"""``AttentionSpec``: what one call of attention computes, and the kernel's arguments for it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from flashsmith.ops.lengths import (
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 
-_ALL = -1  # of a window's sides: every key
+_ALL = -1  # every key on a side of a window
 NO_WINDOW = (_ALL, _ALL)
-OFF = 0.0  # of a softcap and of dropout_p; an argument that is this very object was not given
+OFF = 0.0  # softcap or dropout_p that is this very object was not passed
 
 
 class AttentionSpec(NamedTuple):
-    """What one call computes beside softmax(q k^T) v, by value: its functions are traced already,
-    and nothing in it can be changed by the caller but what tensors hold.
+    """The options of one call, by value: functions are traced already, and the caller can change
+    nothing in it but the contents of tensors.
 
-    Fields are keywords of ``attention``, or what ``traced_functions`` gives in place of them.
-    block_table, (sequences, pages), says that k and v are pages of a KV cache.
+    Fields are keywords of ``attention``, or results of ``traced_functions`` in place of functions.
+    With block_table, (sequences, pages), k and v are pages of a KV cache.
     """
 
     causal: bool = False
@@ -63,14 +63,14 @@ class AttentionSpec(NamedTuple):
 
     @property
     def is_varlen(self) -> bool:
-        """Whether sequences have lengths of their own."""
+        """Whether the batch is varlen: sequences have different lengths."""
         return not (
             self.cu_seqlens_q is self.cu_seqlens_k is self.seqused_q is self.seqused_k is None
         )
 
 
 FULL, CAUSAL = AttentionSpec(), AttentionSpec(causal=True)
-_PLAIN = FULL[2:]  # of a call that has a causal mask and a scale at most
+_PLAIN = FULL[2:]  # a call with at most a causal mask and a scale
 _SCALES = ("q_scale", "k_scale", "v_scale")
 _TENSORS = (
     *("alibi_slopes", "sinks", "bias", "rng_state", "block_table", "key_ranges"),
@@ -80,16 +80,16 @@ _TENSORS = (
 _FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
 _MOD_TENSORS = AttentionSpec._fields.index(CAPTURED)
 _new_tuple = tuple.__new__
-# Fields that are no keywords of the caller.
+# These fields are not keywords of the caller.
 _OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
 
 
 def spec_of(q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]) -> AttentionSpec:
-    """Returns the specification of a call on q and k by ``attention``'s keywords.
+    """Returns the specification of a call on q and k for keywords of ``attention``.
 
     Raises:
-        TypeError: ``attention`` has no such keyword; names it.
-        TracingError, TypeError, ValueError: As ``traced_functions``.
+        TypeError: ``attention`` has no such keyword; the message names it.
+        TracingError, TypeError, ValueError: See ``traced_functions``.
     """
     given = dict(keywords)
     if not given.keys().isdisjoint(FUNCTIONS):
@@ -106,22 +106,21 @@ def spec_of(q: torch.Tensor, k: torch.Tensor, keywords: Mapping[str, Any]) -> At
 
 
 def is_plain(spec: AttentionSpec) -> bool:
-    """Returns whether nothing but a causal mask and a scale are asked for, by default values."""
+    """Returns whether all options but a causal mask and a scale are the default objects."""
     return spec is FULL or spec is CAUSAL or all(map(is_, spec[2:], _PLAIN))
 
 
 def make_spec(*fields: Any) -> AttentionSpec:
-    """Returns the specification of all its fields, in order; in half of the time that its class
-    takes."""
+    """Returns the specification of all fields, in order, in half the time of the constructor."""
     return _new_tuple(AttentionSpec, fields)
 
 
 def given_tensors(spec: AttentionSpec) -> Sequence[Any]:
-    """Returns the tensors of a call one by one, captured ones, too, for what every call asks;
-    ``tensors_of`` says their names."""
+    """Returns the tensors of a call one by one, including captured ones, for checks at every call;
+    ``tensors_of`` adds their names."""
     if spec is FULL or spec is CAUSAL:
         return ()
-    # By local names, as in `resolve`; Dynamo knows no itemgetter.
+    # Local names are faster, as in `resolve`; Dynamo does not support itemgetter.
     (
         _, _, _, _, alibi_slopes, sinks, bias, _, cu_seqlens_q, cu_seqlens_k, _, _,
         seqused_q, seqused_k, block_table, _, _, key_ranges, _, _, rng_state,
@@ -136,7 +135,7 @@ def given_tensors(spec: AttentionSpec) -> Sequence[Any]:
 
 
 def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
-    """Returns the tensors of a call by the names of the fields; captured ones are a list."""
+    """Returns the tensors of a call by the names of their fields; captured tensors are a list."""
     if spec is FULL or spec is CAUSAL:
         return {}
     given: dict[str, Any] = {name: spec[i] for name, i in _FIELDS_OF_TENSORS if spec[i] is not None}
@@ -152,16 +151,16 @@ def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
 
 
 def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSpec:
-    """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None takes one away."""
+    """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None removes one."""
     return spec._replace(**tensors) if tensors else spec
 
 
 class Apart(NamedTuple):
-    """A specification without its tensors, which somebody else keeps.
+    """A specification without its tensors, which the caller keeps.
 
-    fields: Those of the specification, None in place of a tensor.
-    places: Of the tensors among them, in the order in which they are kept.
-    n_captured: How many tensors follow that functions read.
+    fields: The fields of the specification, with None in place of tensors.
+    places: The indices of the tensors among the fields, in the order in which they are kept.
+    n_captured: The number of captured tensors that follow.
     """
 
     fields: AttentionSpec
@@ -181,7 +180,7 @@ class Apart(NamedTuple):
 
 
 def taken_apart(spec: AttentionSpec) -> tuple[Apart, list[torch.Tensor]]:
-    """Returns ``spec`` without its tensors, and these."""
+    """Returns ``spec`` without its tensors, and the tensors."""
     if spec is FULL or spec is CAUSAL:
         return Apart(spec), []
     fields: list[Any] = list(spec)
@@ -196,13 +195,12 @@ def taken_apart(spec: AttentionSpec) -> tuple[Apart, list[torch.Tensor]]:
 
 
 class ResolvedSpec(NamedTuple):
-    """What a call's specification comes to for q and k of some sizes.
+    """The resolved specification of a call, for q and k of some sizes.
 
-    key: Tells calls of other kernels apart, of sizes that are alike.
-    lengths: How many sequences there are, and the most queries and keys that one has, if they have
-        lengths of their own.
-    is_cache: Whether decode counts keys and diagonals as the call does; these from the ends, and of
-        lengths there are those of keys alone; of 16 bits.
+    key: Distinguishes calls that need other kernels, at equal sizes.
+    lengths: The number of sequences, and the max queries and keys of one, in a varlen batch.
+    is_cache: Whether decode counts keys and diagonals as the call does: diagonals from the end,
+        only keys have lengths, and 16-bit tensors.
     """
 
     key: Hashable
@@ -214,7 +212,7 @@ class ResolvedSpec(NamedTuple):
 
     @property
     def variant(self) -> Variant:
-        """What computes it, for rows that are not padded."""
+        """The variant that computes it, for rows that are not padded."""
         variant = self.extras.variant
         return variant if self.block_table is None else replace(variant, paged=True)
 
@@ -226,10 +224,10 @@ _RESOLVED_FULL, _RESOLVED_CAUSAL = (
 
 
 def ready(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> AttentionSpec:
-    """Returns ``spec`` with what kernels take in place of what is converted for them.
+    """Returns ``spec`` with sinks and bias converted to what kernels support.
 
     Raises:
-        TypeError, ValueError: Lengths or scales that the host may look at, and kernels do not take.
+        TypeError, ValueError: Kernels do not support lengths or scales that the host may read.
     """
     if q.is_cpu or asked_to_look():
         _look(spec, q, k)
@@ -242,7 +240,8 @@ def ready(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> AttentionSpe
 
 
 def _look(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
-    """Raises TypeError, ValueError for lengths and scales; looks at those that the host may see."""
+    """Raises TypeError or ValueError for invalid lengths and scales, as far as the host may read
+    them."""
     if spec.is_varlen or not spec.max_seqlen_q is spec.max_seqlen_k is None:
         _check_lengths(spec, q, k)
     scales = {name: t for name in _SCALES if (t := getattr(spec, name)) is not None}
@@ -251,16 +250,17 @@ def _look(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> None:
 
 
 def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSpec:
-    """Returns what kernels are told of a call on q and k.
+    """Returns the kernel's arguments for a call on q and k.
 
     Raises:
-        TypeError, ValueError: An argument that no kernel takes; names it.
+        TypeError, ValueError: No kernel supports an argument; the message names it.
     """
     if is_plain(spec):
         if type(spec.causal) is not bool:
             check_flags(causal=spec.causal)
         return _RESOLVED_CAUSAL if spec.causal else _RESOLVED_FULL
-    # By local names: every call comes here, and a field of a tuple costs four times as much.
+    # Local names are used because every call runs this, and a field of a tuple costs four times as
+    # much.
     (
         causal, _, window_size, softcap, alibi_slopes, sinks, bias, top_left,
         cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k,
@@ -318,22 +318,22 @@ def _check_lengths(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> Non
 
 
 def _rows_of_keys(block_table: torch.Tensor | None, k: torch.Tensor) -> int:
-    """The most that a sequence may have."""
+    """Returns the max number of keys of a sequence."""
     return k.shape[-3] if block_table is None else k.shape[-3] * block_table.shape[-1]
 
 
 def _sequences(spec: AttentionSpec, q: torch.Tensor) -> int:
-    """Returns how many there are."""
+    """Returns the number of sequences."""
     offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
     return q.shape[0] if offsets is None else max(offsets.numel() - 1, 0)
 
 
 def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
-    """Returns the sides of the window, without bounds that cut nothing off."""
+    """Returns the sides of the window, without bounds that hide no key."""
     left, right = checked_window(spec.window_size)
     if spec.causal:
         right = 0
-    # The last query has the most keys behind its diagonal, the first the most ahead.
+    # The last query has the most keys behind its diagonal, the first query the most ahead.
     reach_left, reach_right = (n_q, n_k) if spec.top_left else (n_k, n_q)
     left = _ALL if left >= reach_left - 1 else left
     right = _ALL if right >= reach_right - 1 and not spec.causal else right
@@ -341,7 +341,7 @@ def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
 
 
 def _dropout(spec: AttentionSpec) -> tuple[float, torch.Tensor | None]:
-    """Returns the share of weights that are dropped, and the state that says which."""
+    """Returns the share of dropped weights, and the state that selects them."""
     dropout_p = check_dropout(spec.dropout_p)
     if spec.rng_state is not None and spec.rng_state.dtype != torch.int64:
         found = str(spec.rng_state.dtype).removeprefix("torch.")
@@ -357,27 +357,28 @@ def _dropout(spec: AttentionSpec) -> tuple[float, torch.Tensor | None]:
 
 
 def in_float32(t: torch.Tensor | None) -> torch.Tensor | None:
-    """Sinks as kernels take them: weights of a model come in its own dtype."""
+    """Returns sinks in float32, as kernels require; a model's weights have its dtype."""
     is_short = isinstance(t, torch.Tensor) and t.dtype in (torch.float16, torch.bfloat16)
     return t.float() if t is not None and is_short else t
 
 
 def _repeated_along_keys(t: torch.Tensor | None, n_keys: int) -> torch.Tensor | None:
-    """``t`` with a number for each key: kernels read a row's elements one after the other."""
+    """Returns ``t`` with a number for each key, because kernels read a row's elements in
+    sequence."""
     if t is None or t.ndim != 4 or t.shape[-1] != 1 or n_keys == 1:
         return t
-    return t.repeat(1, 1, 1, n_keys)  # of no elements, too, expand(...).contiguous() has stride 0
+    return t.repeat(1, 1, 1, n_keys)  # expand(...).contiguous() of no elements has stride 0
 
 
 def normal_window(sides: Any) -> Any:
-    """In a tuple, which is always the same one if it is no window."""
+    """Returns a window's sides as a tuple; no window is always the same object."""
     if type(sides) is list:
         sides = tuple(sides)
     return NO_WINDOW if type(sides) is tuple and sides == NO_WINDOW else sides
 
 
 def checked_window(window_size: Any) -> tuple[int, int]:
-    """Returns the sides of a window. Raises TypeError, ValueError: they are none."""
+    """Returns the sides of a window. Raises TypeError or ValueError for anything else."""
     sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
     if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
         raise TypeError(
@@ -391,7 +392,7 @@ def checked_window(window_size: Any) -> tuple[int, int]:
 
 
 def checked_cap(softcap: Any) -> float:
-    """Returns a softcap. Raises TypeError, ValueError: it is none."""
+    """Returns a softcap. Raises TypeError or ValueError for anything else."""
     if isinstance(softcap, bool) or not isinstance(softcap, float | int):
         raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
     if softcap != 0 and not SMALLEST <= softcap <= LARGEST:

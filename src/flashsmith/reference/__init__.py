@@ -1,4 +1,4 @@
-"""The truth that kernels are checked against, and how a result is compared with it."""
+"""The reference that kernels are checked against, and how a result is compared with it."""
 
 from flashsmith.configs.features import warn_of_former_name
 from flashsmith.reference.attention import (

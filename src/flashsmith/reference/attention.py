@@ -1,4 +1,4 @@
-"""Attention in plain torch, in float64 or low precision: what kernels are compared with."""
+"""Attention in plain torch, in float64 or low precision: the reference for kernels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def reference_attention(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> torch.Tensor:
-    """softmax(q k^T * scale) v in plain torch, computed and returned in ``compute``.
+    """Computes softmax(q k^T * scale) v in plain torch, in ``compute``.
 
     Args:
         q: (batch, seq_len_q, heads, d_head).
-        k: (batch, seq_len_k, heads_kv, d_head); neighbouring heads of q share one of these.
+        k: (batch, seq_len_k, heads_kv, d_head); neighbouring heads of q share a head of k.
         v: (batch, seq_len_k, heads_kv, d_v).
-        compute: float64 or float32 for the truth; the tensors' own dtype for what the same
-            computation loses in low precision.
+        compute: float64 or float32 for the truth; the tensors' dtype to measure the error of the
+            same computation in low precision.
         semantics: The fields of ``Semantics``. A query that sees no key gives 0.
 
     Returns:
@@ -45,10 +45,10 @@ def reference_lse(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> torch.Tensor:
-    """Returns the logarithm of the sum of the exponentials, (batch, heads, seq_len_q).
+    """Returns the log-sum-exp of each query, (batch, heads, seq_len_q).
 
-    Args: as ``reference_attention``; where a query sees no key -inf, or the logit of its sink; NaN
-    where a score is inf: as there, that has no softmax.
+    Args: See ``reference_attention``. A query that sees no key has -inf, or the logit of its sink;
+    a query with a score of inf has NaN, because its softmax is undefined.
     """
     meaning = Semantics(**semantics)
     s = scores(q, k, meaning, compute)
@@ -63,14 +63,14 @@ def attention_with_rounded_weights(
     weights_in: torch.dtype | None = None,
     **semantics: Any,
 ) -> torch.Tensor:
-    """Returns what a kernel cannot do without losing: weights rounded, all else in float32.
+    """Computes attention with rounded weights and all else in float32: the error no kernel avoids.
 
-    Beside ``reference_attention`` in q's dtype, which rounds the scores too, it allows little where
-    scores are large.
+    ``reference_attention`` in q's dtype rounds the scores too; this bound is tighter where scores
+    are large.
 
-    Args, returns: as ``reference_attention``; in float32.
-        weights_in: The weights' dtype; None: q's. Those of float8_e4m3fn are such that a row's
-            largest is 2^8, an exact number.
+    Args, returns: see ``reference_attention``; the result is float32.
+        weights_in: The weights' dtype; None: q's. For float8_e4m3fn they are scaled so that a row's
+            largest is 2^8, which is exact.
     """
     meaning, dtype = Semantics(**semantics), weights_in or q.dtype
     p = weights(scores(q, k, meaning, torch.float32), meaning)
@@ -86,15 +86,15 @@ def lse_tolerance(
 ) -> torch.Tensor:
     """Returns how far a log-sum-exp in float32 may be from the exact one.
 
-    The scores' error passes as it is. A sum of positive numbers is off by at most 2^-24 an addition
-    (a lane adds a quarter of the row), and so is its logarithm; the instructions for 2^x and log2
-    are off by 2^-22; the result is rounded a few times. Of an error of the exponentials themselves
-    at most as much remains.
+    The scores' error passes unchanged. A sum of positive numbers is off by at most 2^-24 an
+    addition (a lane adds a quarter of the row), and so is its logarithm; the instructions for 2^x
+    and log2 are off by 2^-22; the result is rounded a few times. A relative error of the
+    exponentials themselves passes at most unchanged.
 
     Args:
         exact: ``reference_lse``.
         error_of_scores: ``score_error``.
-        error_of_exp: Relative; of polynomials in place of the instruction.
+        error_of_exp: The relative error of polynomials that replace the instruction.
     """
     rounding = 2.0**-24
     sums = (seq_len_k / 4 + 16) * rounding
@@ -110,7 +110,7 @@ def reference_by_head(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> torch.Tensor:
-    """As ``reference_attention``, a head at a time: all scores at once may not fit in memory."""
+    """Computes ``reference_attention`` a head at a time: all scores may not fit in memory."""
     meaning = Semantics(**semantics)
     o = torch.empty(*q.shape[:3], v.shape[3], dtype=compute, device=q.device)
     sharing = q.shape[2] // k.shape[2]

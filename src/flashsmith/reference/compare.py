@@ -1,4 +1,4 @@
-"""How a result is compared with the reference, and how much it may differ."""
+"""Comparison of a result with the reference, and the tolerance."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 @dataclass(frozen=True)
 class Comparison:
-    """A result against the reference."""
+    """A result compared with the reference."""
 
-    error: float  # at the element that is worst beside what it may differ by
+    error: float  # at the element with the largest ratio of error to tolerance
     tolerance: float
-    worst: str  # where, and both values
+    worst: str  # its index, and both values
 
     @property
     def ok(self) -> bool:
@@ -22,7 +22,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Of the error and what is allowed."""
+        """The error as a share of the tolerance."""
         if self.error == 0:
             return 0.0
         return self.error / self.tolerance if self.tolerance else math.inf
@@ -34,21 +34,21 @@ def compare(
     low_precision: torch.Tensor,
     allowance: torch.Tensor | float = 0.0,
 ) -> Comparison:
-    """Compares o with the reference, by the rule of the FlashAttention test suites.
+    """Compares o with the reference, as the FlashAttention test suites do.
 
-    The largest error may be twice that of the same computation in plain low-precision torch, plus
-    twice what rounding the exact result to o's dtype costs, both over the elements that are finite
-    in o's dtype.
+    The largest error may be twice the error of the same computation in low-precision torch, plus
+    twice the error of rounding the exact result to o's dtype; both are taken over the elements that
+    are finite in o's dtype.
 
-    NaN has to be where the exact result is NaN, and nowhere else. Infinity has to be, with its
-    sign, where the exact result is infinite or o's dtype overflows. A value that close to the
-    largest number of the dtype that the tolerance reaches beyond may be either.
+    o must be NaN exactly where the exact result is NaN, and infinite, with the right sign, where
+    the exact result is infinite or overflows o's dtype. Where the tolerance reaches beyond the
+    dtype's largest number, o may be finite or infinite.
 
     Args:
         o: The kernel's result, float16 or bfloat16.
         exact: ``reference_attention`` in float64 or float32.
         low_precision: ``reference_attention`` in o's dtype.
-        allowance: What an element may differ by beyond that, of a shape that fits o's.
+        allowance: An additional tolerance for each element, of a shape that broadcasts to o's.
     """
     rounded = exact.to(o.dtype).to(exact.dtype)
     low = low_precision.to(exact.dtype)
@@ -58,10 +58,10 @@ def compare(
 
 
 def compare_lse(lse: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor) -> Comparison:
-    """Compares a log-sum-exp with the reference; NaN and infinities as in ``compare``.
+    """Compares a log-sum-exp with the reference; NaN and infinities count as in ``compare``.
 
     Args:
-        lse: The kernel's, (batch, n_heads, seq_len_q), float32.
+        lse: The kernel's log-sum-exp, (batch, n_heads, seq_len_q), float32.
         exact: ``reference_lse`` in float64.
         tolerance: ``lse_tolerance``.
     """
@@ -69,14 +69,14 @@ def compare_lse(lse: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor)
 
 
 def _largest(values: torch.Tensor, counted: torch.Tensor) -> float:
-    """Of the values that count; 0 if none does."""
+    """Returns the largest of the values that count; 0 if none does."""
     return values.where(counted, 0).max().item() if values.numel() else 0.0
 
 
 def _differences(result: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Returns how far each element of the result is from an exact one that it would be right for.
+    """Returns each element's distance from the nearest exact value that rounds to it.
 
-    Infinity is right for whatever is at or beyond the first value that rounds to it.
+    Infinity is right for any exact value at or beyond the first one that rounds to it.
     """
     info = torch.finfo(result.dtype)
     overflow = info.max * ((2 - info.eps / 2) / (2 - info.eps))
@@ -97,7 +97,8 @@ def _worst(
         return Comparison(0.0, 0.0, "there are no elements")
     tolerances = torch.as_tensor(tolerance, dtype=difference.dtype, device=difference.device)
     tolerances = tolerances.expand_as(difference)
-    # Where both are 0 the element is right; infinities have no ratio that orders them.
+    # An element with error 0 and tolerance 0 is right, so the divisor must not be 0; infinity /
+    # infinity is NaN, and counts as the worst.
     ratio = (difference / tolerances.clamp(min=torch.finfo(difference.dtype).tiny)).nan_to_num(
         nan=math.inf
     )

@@ -1,6 +1,6 @@
-"""Which weights dropout keeps: what kernels compute where they need it, in plain torch.
+"""The weights that dropout keeps, in plain torch; kernels recompute them where they need them.
 
-docs/dropout.md says what is computed, and why that.
+docs/dropout.md describes the method and its reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)  # of Philox 4x32
 _MULTIPLIER = 0xD256D193  # of Philox 2x32
 _HEAD_ROUNDS, _CELL_ROUNDS = 10, 7
-_NUMBERS, _MAX = 1 << 15, 0x7F80  # what a weight's number is one of, and the largest bound
+_NUMBERS, _MAX = 1 << 15, 0x7F80  # the range of a weight's number, and the largest bound
 
 
 def dropout_mask(
@@ -26,21 +26,21 @@ def dropout_mask(
 ) -> torch.Tensor:
     """Returns which weights ``flashsmith.attention`` keeps with ``dropout_p`` and ``rng_state``.
 
-    Those of a sequence do not depend on how long it or any other is: of sequences with lengths of
-    their own, entry b has those of sequence b in its first rows and columns.
+    The result for a sequence does not depend on any length: in a varlen batch, the first rows and
+    columns of entry b are the mask of sequence b.
 
     Args:
         rng_state: (2,), int64: a seed and an offset.
         dropout_p: From 0 to below 1.
         shape: (batch, n_heads, seq_len_q, seq_len_k); the heads are q's.
-        first: Which entry of the batch and which head the first ones are.
+        first: The index in the batch, and the head, of the result's first ones.
 
     Returns:
-        (batch, n_heads, seq_len_q, seq_len_k), bool, on rng_state's device: True: it is kept, and
-        multiplied with ``dropout_scale(dropout_p)``.
+        (batch, n_heads, seq_len_q, seq_len_k), bool, on rng_state's device. True: the weight is
+        kept, and multiplied by ``dropout_scale(dropout_p)``.
 
     Raises:
-        TypeError, ValueError: dropout_p is no number from 0 to below 1.
+        TypeError, ValueError: dropout_p is not a number from 0 to below 1.
     """
     bound = _bound(dropout_p)
     batch, heads, seq_len_q, seq_len_k = shape
@@ -54,7 +54,7 @@ def dropout_mask(
     cells_q = torch.arange(-(-seq_len_q // 16) * 8, device=device)[None, None, :, None]
     cells_k = torch.arange(-(-seq_len_k // 16) * 8, device=device)[None, None, None, :]
     words = _philox_2x32(cells_k, (begin + cells_q) & _WORD, key)
-    # Of a cell of the block (i, j): queries 16 i + g + 8 h, keys 16 j + t + 8 l.
+    # A cell of the block (i, j) has the queries 16 i + g + 8 h and the keys 16 j + t + 8 l.
     numbers = torch.stack([word >> 16 * half for word in words for half in (0, 1)], -1)
     numbers = numbers.view(batch, heads, cells_q.numel() // 8, 8, cells_k.numel() // 8, 8, 2, 2)
     numbers = numbers.permute(0, 1, 2, 6, 3, 4, 7, 5).flatten(5, 7).flatten(2, 4)
@@ -63,17 +63,17 @@ def dropout_mask(
 
 
 def dropout_scale(dropout_p: float) -> float:
-    """Returns what weights that are kept are multiplied with, so that the mean of each stays: 1 /
-    (1 - p), p rounded to a multiple of 2^-15, as it is for the mask.
+    """Returns the factor of the weights that are kept, which preserves each weight's mean: 1 / (1 -
+    p), with p rounded to a multiple of 2^-15, as for the mask.
 
     Raises:
-        TypeError, ValueError: dropout_p is no number from 0 to below 1.
+        TypeError, ValueError: dropout_p is not a number from 0 to below 1.
     """
     return _NUMBERS / (_NUMBERS - _bound(dropout_p))
 
 
 def check_dropout(dropout_p: float, name: str = "dropout_p") -> float:
-    """dropout_p, if it is a number from 0 to below 1."""
+    """Returns dropout_p. Raises TypeError or ValueError unless it is a number from 0 to below 1."""
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float):
         raise TypeError(f"{name} is {dropout_p!r}; expected a float from 0 to below 1")
     if not 0 <= dropout_p < 1:
@@ -82,17 +82,17 @@ def check_dropout(dropout_p: float, name: str = "dropout_p") -> float:
 
 
 def _bound(dropout_p: float) -> int:
-    """Numbers below it drop their weights."""
+    """Returns the bound below which a weight's number drops it."""
     return min(round(check_dropout(dropout_p) * _NUMBERS), _MAX)
 
 
 def _words(number: int) -> list[int]:
-    """Of 64 bits, the lower first."""
+    """Returns the 32-bit words of a 64-bit number, the lower first."""
     return [number & _WORD, number >> 32 & _WORD]
 
 
 def _product(factor: int, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the upper and lower word; 64 bits wrap around as they should."""
+    """Returns the upper and the lower word; the 64-bit product wraps around as it should."""
     product = t * factor
     return product >> 32 & _WORD, product & _WORD
 

@@ -1,4 +1,4 @@
-"""The gradients of attention in plain torch: what backward kernels are compared with."""
+"""The gradients of attention in plain torch: the reference for backward kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from flashsmith.reference.semantics import Semantics
 
 @dataclass(frozen=True, eq=False)
 class ReferenceGradients:
-    """Of a loss, by q, k and v, and by sinks and bias where there are some; laid out as these."""
+    """The gradients of a loss by q, k and v, and by sinks and bias if there are any; each has the
+    layout of its tensor."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -34,17 +35,17 @@ def reference_gradients(
 ) -> ReferenceGradients:
     """Returns the gradients of ``reference_attention`` and ``reference_lse``, in ``compute``.
 
-    By the formulas that kernels use (FlashAttention-2, section 3.1, algorithm 2), so that queries
-    that see no key give zeros, where torch's own gradient of their softmax is NaN: with P the
-    weights, dP = dO V^T, and D the row sums of P dP, dS = P (dP - D + dlse), which then goes back
-    through all that makes a score. Dropout takes what it drops out of dP, and of P before V.
+    The formulas are those of kernels (FlashAttention-2, section 3.1, algorithm 2), so that queries
+    that see no key give zeros, where torch's gradient of their softmax is NaN. With the weights P,
+    dP = dO V^T and D the row sums of P dP, dS = P (dP - D + dlse), which autograd then takes back
+    through the scores. Dropout sets the dropped elements of dP, and of P before V, to 0.
 
     Args:
-        q, k, v: As ``reference_attention``.
-        do: (batch, seq_len_q, heads, d_v), the gradient by o.
-        dlse: (batch, heads, seq_len_q), the gradient by the log-sum-exp; None: 0.
-        compute: float64 or float32 for the truth; the tensors' own dtype for what the same
-            computation loses in low precision.
+        q, k, v: See ``reference_attention``.
+        do: (batch, seq_len_q, heads, d_v), the gradient of the loss by o.
+        dlse: (batch, heads, seq_len_q), the gradient of the loss by the log-sum-exp; None: 0.
+        compute: float64 or float32 for the truth; the tensors' dtype to measure the error of the
+            same computation in low precision.
         semantics: The fields of ``Semantics``.
     """
     return _gradients(q, k, v, do, dlse, compute, Semantics(**semantics))
@@ -59,13 +60,13 @@ def gradients_with_rounded_weights(
     dlse: torch.Tensor | None = None,
     **semantics: Any,
 ) -> ReferenceGradients:
-    """Returns what a kernel cannot do without losing: P, dS and o in q's dtype, all else in
-    float32.
+    """Computes gradients with P, dS and o rounded to q's dtype and all else in float32: the error
+    that no kernel avoids.
 
-    Beside ``reference_gradients`` in q's dtype, which rounds the scores too, it allows little where
-    scores are large, and overflows nowhere else than kernels do.
+    ``reference_gradients`` in q's dtype rounds the scores too; this bound is tighter where scores
+    are large, and overflows only where kernels do.
 
-    Args: as ``reference_gradients``.
+    Args: See ``reference_gradients``.
     """
     meaning = Semantics(**semantics)
     return _gradients(q, k, v, do, dlse, torch.float32, meaning, rounded_to=q.dtype)
@@ -81,15 +82,14 @@ def gradient_allowance(
     dlse: torch.Tensor | None = None,
     **semantics: Any,
 ) -> ReferenceGradients:
-    """By how much gradients move, at most, if what a query adds to them is off by a share.
+    """Returns how much gradients change at most if each query's terms have a relative error.
 
-    The sums of a gradient with all signs positive: what cancels there may be off by as much as what
-    does not.
+    It is the sum of a gradient with all signs positive, because errors do not cancel when terms do.
 
     Args:
-        q, k, v, do, dlse, semantics: As ``reference_gradients``. A ``score_mod`` is taken to be no
-            steeper than 1.
-        errors: (batch, heads, seq_len_q), the shares.
+        q, k, v, do, dlse, semantics: See ``reference_gradients``. A ``score_mod`` is assumed to
+            have slopes up to 1.
+        errors: (batch, heads, seq_len_q), the relative errors.
     """
     meaning = Semantics(**semantics)
     scale = q.shape[-1] ** -0.5 if meaning.softmax_scale is None else meaning.softmax_scale
@@ -123,7 +123,7 @@ def _gradients(
     meaning: Semantics,
     rounded_to: torch.dtype | None = None,
 ) -> ReferenceGradients:
-    """rounded_to: What P, dS and o are rounded to; None: they are not."""
+    """Computes the gradients; rounds P, dS and o to the dtype ``rounded_to`` if it is given."""
 
     def rounded(t: torch.Tensor) -> torch.Tensor:
         return t if rounded_to is None else t.to(rounded_to).to(compute)
@@ -141,7 +141,7 @@ def _gradients(
     by_o = do.transpose(1, 2).to(compute)
     dp = meaning.dropped(by_o @ values.transpose(-1, -2))
     result = o.detach() if rounded_to is None else rounded(meaning.dropped(p) @ values)
-    pull = (by_o * result).sum(-1, keepdim=True)  # D, less the log-sum-exp's gradient
+    pull = (by_o * result).sum(-1, keepdim=True)  # D minus the log-sum-exp's gradient
     if dlse is not None:
         pull = pull - dlse[..., None].to(compute)
     (dv,) = torch.autograd.grad(o, leaves.pop("v"), by_o)
@@ -152,7 +152,8 @@ def _gradients(
 
 
 def _summed_by_head(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """(batch, heads, seq_len, d) as a tensor of fewer heads, which share them, is laid out."""
+    """Sums (batch, heads, seq_len, d) over the heads that share a head of ``like``, in its
+    layout."""
     batch, heads, seq_len, d = t.shape
     heads_kv = like.shape[2]
     by_head = t.reshape(batch, heads_kv, heads // max(heads_kv, 1), seq_len, d)
@@ -160,7 +161,8 @@ def _summed_by_head(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _by_sinks(s: torch.Tensor, pull: torch.Tensor, semantics: Semantics) -> torch.Tensor | None:
-    """A sink is a score whose value is 0; one of -inf has no weight, not even alone."""
+    """Returns the gradient by the sinks, scores whose value is 0; a sink of -inf has weight 0, even
+    alone in its row."""
     if semantics.sinks is None:
         return None
     lse = log_sum_exp(s, semantics)

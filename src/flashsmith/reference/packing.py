@@ -1,4 +1,4 @@
-"""Attention of sequences of their own lengths, each by the dense reference."""
+"""Attention of varlen batches, each sequence by the dense reference."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import torch
 from flashsmith.reference.attention import reference_attention, reference_lse
 from flashsmith.reference.semantics import Semantics
 
-# The index of a sequence's used part, in a tensor that is packed or not.
+# The index of a sequence's used rows, in a tensor that is packed or not.
 _Place = tuple[slice] | tuple[int, slice]
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where sequences lie in q and in k and v, by the keywords of ``flashsmith.attention``.
+    """The positions of sequences in q and in k and v, in the keywords of ``flashsmith.attention``.
 
     Attributes:
-        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): sequence b lies from element b to the next
-            one of a tensor (total, heads, d_head). None: the tensor is (batch, seq_len, heads,
-            d_head).
-        seqused_q, seqused_k: int32 (batch,): how many of each sequence are used, from its first on.
-            None: all.
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1,): the offsets of sequences in a tensor
+            (total, heads, d_head). None: the tensor is (batch, seq_len, heads, d_head).
+        seqused_q, seqused_k: int32 (batch,): the number of rows in use of each sequence, from its
+            first. None: all.
     """
 
     cu_seqlens_q: torch.Tensor | None = None
@@ -35,7 +34,7 @@ class Packing:
     def sequences(
         self, q: torch.Tensor, k: torch.Tensor, semantics: Semantics
     ) -> Iterator[PackedSequence]:
-        """Yields what the sequences of q and k are, in their order."""
+        """Yields the sequences of q and k in their order."""
         places_q = _places(q, self.cu_seqlens_q, self.seqused_q)
         places_k = _places(k, self.cu_seqlens_k, self.seqused_k)
         for index, (of_q, of_k) in enumerate(zip(places_q, places_k, strict=True)):
@@ -45,21 +44,22 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class PackedSequence:
-    """The part of it that is used, of q and of k, and what attention means in it alone."""
+    """The used rows of one sequence in q and in k, and its semantics."""
 
     place_q: _Place
     place_k: _Place
     semantics: Semantics
 
     def of_q(self, t: torch.Tensor) -> torch.Tensor:
-        """(1, length, heads, ...) of a tensor that is laid out as q: a view."""
+        """Returns a view (1, length, heads, ...) of the sequence in a tensor with q's layout."""
         return t[self.place_q].unsqueeze(0)
 
     def of_k(self, t: torch.Tensor) -> torch.Tensor:
         return t[self.place_k].unsqueeze(0)
 
     def of_lse(self, lse: torch.Tensor) -> torch.Tensor:
-        """(1, heads, length) of (batch, heads, seq_len_q) or (heads, total_q)."""
+        """Returns a view (1, heads, length) of the sequence in (batch, heads, seq_len_q) or (heads,
+        total_q)."""
         sequence = lse[self.place_q[0]] if len(self.place_q) == 2 else lse
         return sequence[:, self.place_q[-1]].unsqueeze(0)
 
@@ -76,17 +76,17 @@ def reference_varlen(
     compute: torch.dtype = torch.float64,
     **semantics: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``reference_attention`` and ``reference_lse`` of each sequence.
+    """Computes ``reference_attention`` and ``reference_lse`` of each sequence.
 
     Args:
         q: (total_q, heads, d_head) with ``cu_seqlens_q``, else (batch, seq_len_q, heads, d_head).
-        k, v: Likewise.
-        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k: As ``Packing`` has them.
+        k, v: As q, with ``cu_seqlens_k`` and heads_kv heads.
+        cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k: See ``Packing``.
         semantics: The fields of ``Semantics``.
 
     Returns:
-        o, laid out as q, and the log-sum-exp, (heads, total_q) or (batch, heads, seq_len_q). What
-        belongs to no query that is used has 0 and -inf.
+        o, laid out as q, and the log-sum-exp, (heads, total_q) or (batch, heads, seq_len_q). Rows
+        outside the used queries have 0 and -inf.
     """
     packing = Packing(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)
     o = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=compute, device=q.device)
@@ -100,7 +100,7 @@ def reference_varlen(
 
 
 def lse_shape(q: torch.Tensor) -> tuple[int, ...]:
-    """That of the log-sum-exp of a q that is packed or not."""
+    """Returns the shape of the log-sum-exp for a q that is packed or not."""
     *batch, seq_len, heads, _ = q.shape
     return *batch, heads, seq_len
 

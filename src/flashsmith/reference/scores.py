@@ -1,4 +1,4 @@
-"""Scores of attention, and how far a kernel's may be from them."""
+"""The scores of attention, and bounds of a kernel's errors in them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from flashsmith.reference.semantics import Semantics
 
 # The largest relative error of the instruction tanh.approx.f32.
 TANH_APPROX_ERROR = 2.0**-11
-# What 32 products of e4m3, each of which is cut off, lose of a sum of numbers of one sign, in units
-# of 2^-13 of it: seldom more than 4, for most have few places. All of them could lose 33.
+# FP8 tensor cores truncate each of 32 e4m3 products 2^-13 below the largest. The sum of numbers of
+# one sign loses seldom more than 4 such units, because most products have few bits; the worst case
+# is 33.
 _CUTS_OF_FP8 = 6
 
 
 def scores(
     q: torch.Tensor, k: torch.Tensor, semantics: Semantics, compute: torch.dtype
 ) -> torch.Tensor:
-    """(batch, heads, seq_len_q, seq_len_k) in ``compute``; -inf where a key is not seen."""
+    """Returns (batch, heads, seq_len_q, seq_len_k) in ``compute``; -inf for a key that a query does
+    not see."""
     s = semantics.modified(_products(q, k, semantics, compute)).to(compute)
     if semantics.softcap > 0:
         s = _capped(s, semantics.softcap)
@@ -29,13 +31,14 @@ def scores(
 
 
 def weights(s: torch.Tensor, semantics: Semantics) -> torch.Tensor:
-    """softmax of scores, beside the sinks; 0 in the rows that see no key."""
+    """Returns the softmax of scores, with the sinks in the denominator; 0 in rows that see no
+    key."""
     p = torch.cat([s, *_sink_column(s, semantics)], -1).softmax(-1)[..., : s.shape[-1]]
     return p.masked_fill(s.isneginf().all(-1, keepdim=True), 0)
 
 
 def log_sum_exp(s: torch.Tensor, semantics: Semantics) -> torch.Tensor:
-    """Of each row, with its sink: (batch, heads, seq_len_q)."""
+    """Returns the log-sum-exp of each row, its sink included: (batch, heads, seq_len_q)."""
     return torch.cat([s, *_sink_column(s, semantics)], -1).logsumexp(-1)
 
 
@@ -47,23 +50,23 @@ def score_error(
     fp8: bool = False,
     **semantics: Any,
 ) -> torch.Tensor:
-    """A bound of what the errors of a query's scores do to its log-sum-exp, in float32.
+    """Returns a bound of the error that a query's scores bring into its log-sum-exp, in float32.
 
-    The tensor cores sum 16 products at a time and cut off what lies 2^-22 below the largest, so a
-    score of d_head / 16 such sums, the scale and one rounding beside is off by at most
-    (d_head / 16 + 2) 2^-22 sum |q_i k_i| scale. Of that the cap passes on what its slope does: next
-    to nothing of large scores. It adds its own: that of tanh, and of a sum with 1 that may be part
-    of it. ALiBi and the bias are rounded up to four times, as is what they are added to.
+    The tensor cores sum 16 products at a time and truncate bits 2^-22 below the largest. A score
+    has d_head / 16 such sums, the scale and one more rounding, so it is off by at most (d_head / 16
+    + 2) 2^-22 sum |q_i k_i| scale. The softcap multiplies this error by its slope, which is close
+    to 0 for large scores, and adds the errors of tanh and of a sum with 1 that may be part of it.
+    ALiBi, the bias and the scores that they are added to are rounded up to four times.
 
-    If every score s is off by at most e, their log-sum-exp is by at most log sum(p exp(e)), where p
-    are the weights; and weights by a factor of the square of that sum. So an error counts by the
-    weight that its key has. Scores that are not finite bound nothing.
+    If every score s is off by at most e, their log-sum-exp is off by at most log sum(p exp(e)),
+    where p are the weights, and each weight by a factor of at most the square of that sum. So an
+    error counts by the weight of its key. Scores that are not finite are left out.
 
     Args:
-        tanh_error: Relative, of the kernel's tanh: see ``TANH_APPROX_ERROR``.
-        fp8: The products are of e4m3: 32 at a time, each of which is cut off 2^-13 below the
+        tanh_error: The relative error of the kernel's tanh; see ``TANH_APPROX_ERROR``.
+        fp8: Whether q and k are e4m3: 32 products at a time, each truncated 2^-13 below the
             largest, so that a sum of numbers of one sign loses ``_CUTS_OF_FP8`` times that.
-        semantics: The fields of ``Semantics``. A ``score_mod`` is taken to pass errors as they are.
+        semantics: The fields of ``Semantics``. A ``score_mod`` is assumed to pass errors unchanged.
 
     Returns:
         (batch, heads, seq_len_q).
@@ -83,15 +86,15 @@ def score_error(
     s = scores(q, k, meaning, torch.float64)
     p = weights(s, meaning)
     counted = s.isfinite() & errors.isfinite() & p.isfinite()
-    # exp(80) is beyond every tolerance, and inside of float32.
+    # exp(80) exceeds every tolerance and fits in float32.
     grown = (p * errors.clamp(max=80).expm1()).where(counted, 0).sum(-1)
     return grown.log1p().float()
 
 
 def score_range(q: torch.Tensor, k: torch.Tensor, **semantics: Any) -> torch.Tensor:
-    """From the smallest to the largest score that each query has, (batch, heads, seq_len_q).
+    """Returns the largest minus the smallest score of each query, (batch, heads, seq_len_q).
 
-    Args: as ``score_error``. Of scores that are finite.
+    Args: See ``score_error``. Only finite scores count.
     """
     s = scores(q, k, Semantics(**semantics), torch.float64)
     if s.shape[-1] == 0:
@@ -103,7 +106,7 @@ def score_range(q: torch.Tensor, k: torch.Tensor, **semantics: Any) -> torch.Ten
 
 
 def shared_heads(t: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """k or v with as many heads as q has, heads before sequence."""
+    """Returns k or v with as many heads as q has, heads before sequence."""
     return t.repeat_interleave(q.shape[2] // max(t.shape[2], 1), dim=2).transpose(1, 2)
 
 
@@ -121,14 +124,14 @@ def _capped(s: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def _passed_by_cap(s: torch.Tensor, errors: torch.Tensor, cap: float) -> torch.Tensor:
-    """Returns how far the capped scores move if scores do by ``errors``, at most."""
+    """Returns how much the capped scores change at most if the scores change by ``errors``."""
     up = _capped(s + errors, cap) - _capped(s, cap)
     down = _capped(s, cap) - _capped(s - errors, cap)
     return torch.maximum(up, down)
 
 
 def _sink_column(s: torch.Tensor, semantics: Semantics) -> list[torch.Tensor]:
-    """Returns the sinks as scores of a key more; nothing if there are none."""
+    """Returns the sinks as scores of an additional key; an empty list if there are none."""
     if semantics.sinks is None:
         return []
     return [semantics.sinks.to(s.dtype)[None, :, None, None].expand(*s.shape[:-1], 1)]

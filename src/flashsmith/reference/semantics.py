@@ -1,4 +1,4 @@
-"""What attention means, apart from the tensors that it is computed of."""
+"""The semantics of attention, apart from its tensors."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ Mod = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Semantics:
-    """The keywords of ``flashsmith.attention`` that say what is computed; of the same meaning.
+    """The keywords of ``flashsmith.attention`` that say what is computed, with the same meaning.
 
     The diagonal of query i is D(i) = i + seq_len_k - seq_len_q, or i with ``top_left``. Scores are
     q k^T * softmax_scale; then ``score_mod``; then ``softcap``; then ALiBi and ``bias`` are added;
-    then what a query does not see becomes -inf.
+    then the scores of keys that a query does not see become -inf.
 
     Attributes:
         causal: Query i sees keys up to D(i).
         softmax_scale: None: 1 / sqrt(d_head of q).
         window_size: (left, right): query i sees keys D(i) - left to D(i) + right; -1: no bound.
-        softcap: Scores s become softcap * tanh(s / softcap); 0: they stay.
-        alibi_slopes: (heads,) or (batch, heads): slope * |D(i) - j| is taken off.
-        sinks: (heads,): logits of a key more, whose value is 0.
-        bias: (batch, heads, seq_len_q, seq_len_k), each of them 1 where all share it. Of packed
-            sequences: as long as the longest.
-        top_left: Where the diagonal begins.
-        score_mod: f(score, b, h, q_idx, kv_idx), a new score; of tensors that fit each other.
+        softcap: Scores s become softcap * tanh(s / softcap); 0: unchanged.
+        alibi_slopes: (heads,) or (batch, heads): slope * |D(i) - j| is subtracted.
+        sinks: (heads,): the logits of an additional key whose value is 0.
+        bias: (batch, heads, seq_len_q, seq_len_k), a size may be 1 if all share it. For packed
+            sequences, the lengths are those of the longest.
+        top_left: Whether the diagonal begins at the first key; see above.
+        score_mod: f(score, b, h, q_idx, kv_idx), a new score; its arguments are tensors that
+            broadcast.
         mask_mod: f(b, h, q_idx, kv_idx), whether that query sees that key.
-        dropout_p, rng_state: Which weights are dropped: ``dropout_mask``; 0: none.
-        dropout_from: Which sample and head, of those of the state, the first ones are.
+        dropout_p, rng_state: See ``dropout_mask``; 0: no dropout.
+        dropout_from: The sample and head of the mask that the first sample and head of this call
+            have.
     """
 
     causal: bool = False
@@ -53,7 +55,7 @@ class Semantics:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Those that do not have their default."""
+        """The fields that do not have their default."""
         values = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
         return {
             name: value
@@ -62,7 +64,7 @@ class Semantics:
         }
 
     def part(self, samples: slice, heads: slice) -> Semantics:
-        """That of some samples and some heads of q, as if there were no others."""
+        """Returns the semantics of some samples and some heads of q, as if there were no others."""
         slopes, bias = self.alibi_slopes, self.bias
         sample, head = samples.start or 0, heads.start or 0
         if slopes is not None:
@@ -83,7 +85,7 @@ class Semantics:
         )
 
     def sequence(self, index: int, seq_len_q: int, seq_len_k: int) -> Semantics:
-        """That of one sequence, of the first so many of its queries and keys."""
+        """Returns the semantics of one sequence with these numbers of queries and keys."""
         own = self.part(slice(index, index + 1), slice(None))
         if own.bias is None:
             return own
@@ -94,7 +96,8 @@ class Semantics:
         return replace(own, bias=own.bias[:, :, :n_q, :n_k])
 
     def visible(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        """Of scores (batch, heads, seq_len_q, seq_len_k), or of a shape that fits that."""
+        """Returns which keys each query sees, for scores of a shape (batch, heads, seq_len_q,
+        seq_len_k); the result broadcasts to it."""
         left, right = self.window_size
         if self.causal:
             right = 0 if right < 0 else min(right, 0)
@@ -109,22 +112,22 @@ class Semantics:
         return visible
 
     def dropped(self, p: torch.Tensor) -> torch.Tensor:
-        """Weights (batch, heads, seq_len_q, seq_len_k), or what they are multiplied with, without
-        those that are dropped, and the others times what makes up for these."""
+        """Applies dropout to (batch, heads, seq_len_q, seq_len_k): sets the elements of dropped
+        weights to 0, and multiplies the others by the scale that makes up for them."""
         if self.dropout_p == 0 or self.rng_state is None:
             return p
         kept = dropout_mask(self.rng_state, self.dropout_p, p.shape, first=self.dropout_from)
         return p * kept.to(p.device, p.dtype) * dropout_scale(self.dropout_p)
 
     def modified(self, s: torch.Tensor) -> torch.Tensor:
-        """Scores as ``score_mod`` changes them."""
+        """Returns the scores as ``score_mod`` changes them."""
         if self.score_mod is None:
             return s
         return self.score_mod(s, *_indices(s.shape, s.device))
 
     def addends(self, shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
-        """Returns what is added to scores of a shape: ALiBi's, exact in float32 up to one
-        rounding, and the bias."""
+        """Returns the tensors that are added to scores of a shape: ALiBi's bias, exact in float32
+        up to one rounding, and ``bias``."""
         found = []
         if self.alibi_slopes is not None:
             slopes = self.alibi_slopes.double()[..., None, None]
@@ -134,20 +137,20 @@ class Semantics:
         return found
 
     def _from_diagonal(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        """j - D(i), (seq_len_q, seq_len_k)."""
+        """Returns j - D(i), (seq_len_q, seq_len_k)."""
         seq_len_q, seq_len_k = shape[-2:]
         _, _, rows, keys = _indices(shape, device)
         return keys - rows - (0 if self.top_left else seq_len_k - seq_len_q)
 
 
 def _indices(shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
-    """b, h, q_idx and kv_idx, each along its own dimension, of no more than it needs."""
+    """Returns b, h, q_idx and kv_idx, each along one dimension, with size 1 in the others."""
     places = [torch.arange(size, device=device) for size in shape]
     return [p.view(-1, *[1] * (len(shape) - 1 - dim)) for dim, p in enumerate(places)]
 
 
 def _moved(mod: Mod | None, sample: int, head: int) -> Mod | None:
-    """For tensors whose first sample and head are these of others."""
+    """Returns ``mod`` for tensors that begin at this sample and head of larger ones."""
     if mod is None or sample == head == 0:
         return mod
 

@@ -1,4 +1,4 @@
-"""Shared library -> callable kernels: load, look up, launch. Knows no framework."""
+"""Shared library -> callable kernels: load, look up, launch. The layer knows no framework."""
 
 from flashsmith.configs.features import warn_of_former_name
 from flashsmith.runtime.call_args import CallArgs

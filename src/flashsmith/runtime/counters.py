@@ -1,4 +1,4 @@
-"""The emulator's counters in words, and the table that shows those of the kernels at hand."""
+"""The emulator's counters in words, and the table that compares kernels by them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Counter(NamedTuple):
-    """How a counter is headed in tables, and what it counts."""
+    """A counter's heading in tables, and what it counts."""
 
     heading: str
     meaning: str
 
 
-# By their names in csrc/emulator/launch.h, in the order of the tables.
+# The keys are the names in csrc/emulator/launch.h; tables have this order.
 COUNTERS = {
     "mma": Counter("mma", "matrix products of a warp (mma.m16n8k16)"),
     "ldmatrix": Counter("ldmatrix", "loads of matrix fragments from shared memory by a warp"),
@@ -51,7 +51,7 @@ COUNTERS = {
         "sectors written", "32-byte sectors that warps store to global memory"
     ),
 }
-# What a table of several kernels has room for.
+# The counters for which a table of several kernels has room.
 IN_TABLES = (
     "mma", "ldmatrix", "cp_async", "wgmma", "wgmma_shared_bytes", "tma_load_bytes",
     "tma_store_bytes", "mbarrier_waits", "mbarrier_arrivals", "named_barriers", "barriers",
@@ -62,7 +62,7 @@ Counts = Mapping[str, "int | None"]
 
 
 def with_conflicts(counts: Counts) -> dict[str, int | None]:
-    """The counters and ``bank_conflicts``, where the wavefronts were counted."""
+    """Returns the counters with ``bank_conflicts``, if the wavefronts were counted."""
     actual, ideal = counts.get("shared_wavefronts"), counts.get("shared_wavefronts_ideal")
     if actual is None or ideal is None:
         return dict(counts)
@@ -70,7 +70,7 @@ def with_conflicts(counts: Counts) -> dict[str, int | None]:
 
 
 def table_of(rows: Sequence[Counts]) -> tuple[list[str], list[list[int | None]]]:
-    """Headings and cells for kernels' counters; what is 0 for all of them is left out."""
+    """Returns headings and cells for kernels' counters; a counter that is 0 for all is left out."""
     complete = [with_conflicts(row) for row in rows]
     shown = [name for name in IN_TABLES if any(row.get(name) for row in complete)]
     return (

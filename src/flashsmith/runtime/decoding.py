@@ -1,4 +1,4 @@
-"""The decode kernels of a loaded library, as what calls them."""
+"""The decode kernels of a loaded library, as Python objects that can be called."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from flashsmith.runtime.plan import Plan
 
 
 class DecodeTensors(NamedTuple):
-    """What decode reads and writes; how many rows a request has is among the extras.
+    """The tensors that decode reads and writes; the extras say how many rows each request has.
 
     q: (batch, seq_len_q, n_heads, d_head).
-    k_cache: (entries, rows, n_heads_kv, d_head), of q's dtype or float8_e4m3fn, as the kernel is.
-    v_cache: (entries, rows, n_heads_kv, d_v).
+    k_cache: (slots, rows, n_heads_kv, d_head), of q's dtype or float8_e4m3fn, as the kernel
+        expects.
+    v_cache: (slots, rows, n_heads_kv, d_v).
     o: (batch, seq_len_q, n_heads, d_v): overwritten.
-    lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten; None: not wanted.
-    block_table: (batch, pages), int32: the entries that are a request's pages; None: it has one.
-    cache_batch_idx: (batch,), int32: which that is; None: that of its own number.
+    lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten; None: it is not computed.
+    block_table: (batch, pages), int32: each request's pages; None: each request has one slot.
+    cache_batch_idx: (batch,), int32: each request's slot; None: request i has slot i.
     cache_leftpad: (batch,), int32: rows before its first key; None: none.
     k_scale, v_scale: (1,), (n_heads_kv,), (batch, n_heads_kv) or, for a kernel with
-        per_token_scale, (entries, rows, n_heads_kv), float32: what a cache of float8_e4m3fn is
-        multiplied with; None: 1.
+        per_token_scale, (slots, rows, n_heads_kv), float32: the factors of a float8_e4m3fn cache;
+        None: 1.
     """
 
     q: Any
@@ -40,19 +41,20 @@ class DecodeTensors(NamedTuple):
 
 
 class AppendArguments(NamedTuple):
-    """What an append reads and writes.
+    """The tensors and flags of an append.
 
-    interleaved: Elements 2 i and 2 i + 1 of a row are turned together; else i and
-        i + rotary_dim / 2.
-    queries_in_a_row: Query i is turned as new key i; else all as the first.
+    interleaved: Whether elements 2 i and 2 i + 1 of a row form a rotary pair; else i and i +
+        rotary_dim / 2 do.
+    queries_in_a_row: Whether query i has the rotary angle of new key i; else all queries have that
+        of the first.
     k, v: (batch, n_new, n_heads_kv, d_head) and (..., d_v).
-    k_cache, v_cache: As of ``DecodeTensors``: written.
-    q, q_turned: (batch, seq_len_q, n_heads, d_head): read, and overwritten; None where there is no
+    k_cache, v_cache: See ``DecodeTensors``; written.
+    q, q_turned: (batch, seq_len_q, n_heads, d_head): read, and overwritten; None without
         rotary_cos.
-    rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: nothing is turned.
+    rotary_cos, rotary_sin: (rows, rotary_dim / 2), contiguous; None: no rotation.
     cache_seqlens: (batch,), int32: how many rows are in use.
-    block_table, cache_batch_idx, k_scale, v_scale: As of ``DecodeTensors``. What goes into a cache
-        of float8_e4m3fn is divided by its scale, rounded to nearest even, and cut to 448.
+    block_table, cache_batch_idx, k_scale, v_scale: See ``DecodeTensors``. A number for a
+        float8_e4m3fn cache is divided by its scale, rounded to nearest even, and clamped to +-448.
     """
 
     interleaved: bool
@@ -73,12 +75,12 @@ class AppendArguments(NamedTuple):
 
 
 class Splitting(NamedTuple):
-    """What a plan and its errors go by beside shapes.
+    """The options, beside shapes, on which a plan and its error messages depend.
 
-    splits: In how many parts the keys of each request are visited, whatever the others are; 0: all
-        thread blocks have as much to do.
-    n_new: Keys of each request behind those that lengths tell of.
-    of_attention: Errors name arguments as ``attention`` does: k, v and seqused_k.
+    splits: The number of splits of each request's keys, whatever the other requests are; 0: a
+        stream-K schedule gives all thread blocks equal work.
+    n_new: New keys of each request, which follow the keys that the lengths count.
+    of_attention: Whether errors use the argument names of ``attention``: k, v and seqused_k.
     """
 
     splits: int = 0
@@ -101,22 +103,21 @@ class DecodeKernel(LoadedKernel):
         how: Splitting = AS_EVEN_AS_CAN_BE,
         extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
-        """Returns what a call on such tensors does; their memory is not looked at. Raises as
-        ``Kernel.plan``."""
+        """Returns the launches and memory of a call on such tensors without reading their data.
+        Raises as ``Kernel.plan`` does."""
         return Plan.of(self.operations["plan"](*how, *tensors, None, None, 1.0, *extras))
 
     def bind(self, how: Splitting, *, appends: bool) -> Callable[..., bool]:
-        """A function that makes calls of this kernel, with as little as that can take.
+        """Returns a function that calls this kernel with minimal host overhead.
 
-        It takes the stream that counters and workspace are kept for, by its number, or ``FRESH``
-        for what no other call has; the tensors one by one, counters, workspace, the softmax's
-        scale, and a call's extras one by one. With ``appends`` it takes ``AppendArguments`` and
-        ``NO_SOFTMAX`` behind the stream, one by one, and appends first; the cache stays as it was
-        where the call is refused.
+        The function takes the number of the stream that counters and workspace are kept for, or
+        ``FRESH`` if no other call shares them; then, one by one, the tensors, counters, workspace,
+        softmax scale and extras. With ``appends`` it takes ``AppendArguments`` and ``NO_SOFTMAX``
+        behind the stream, one by one, and appends first; a refused call leaves the cache unchanged.
 
-        It returns whether it made the call: it does nothing where counters or workspace are too
-        small, or other work may have them: on another stream, or in a CUDA graph. What it raises
-        is what ``__call__`` and ``append`` do.
+        It returns whether it made the call: it does nothing if counters or workspace are too small,
+        or if other work may use them (on another stream, or in a CUDA graph). It raises what
+        ``__call__`` and ``append`` raise.
         """
         return self.operations["bind"](appends, *how)  # type: ignore[no-any-return]
 
@@ -131,28 +132,28 @@ class DecodeKernel(LoadedKernel):
         workspace: Any = None,
         extras: CallArgs | None = None,
     ) -> float:
-        """o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current stream of
-        the tensors' device.
+        """Computes o = softmax(q k^T * softmax_scale) v over the keys of a cache, on the current
+        stream of the tensors' device.
 
         Args:
-            tensors: Speak DLPack; on one device.
-            softmax_scale, timed, extras: As of ``Kernel.__call__``; seqused_k says how many rows of
+            tensors: Tensors that support DLPack, all on one device.
+            softmax_scale, timed, extras: See ``Kernel.__call__``; seqused_k says how many rows of
                 the cache each request has, None: all.
-            how: What the plan was made for.
+            how: The ``Splitting`` that the plan was made for.
             counters: Zeros, as many bytes as the call's plan says.
-            workspace: What ``workspace_for`` gives for the call's plan.
+            workspace: The memory that ``workspace_for`` returns for the call's plan.
 
-        Returns, raises: As there.
+        Returns, raises: See ``Kernel.__call__``.
         """
         told = self.extras_or(extras)
         operation = self.operations["decode"]
         return float(operation(timed, *how, *tensors, counters, workspace, softmax_scale, *told))
 
     def append(self, arguments: AppendArguments) -> None:
-        """Writes new keys and values into a cache, behind the rows in use of each request; those
-        for which there is no room are left out.
+        """Writes new keys and values into a cache, behind the rows in use of each request; keys for
+        which a slot has no room are dropped.
 
         Raises:
-            ValueError, TypeError, DeviceError, EmulatorFault: As ``Kernel.__call__``.
+            ValueError, TypeError, DeviceError, EmulatorFault: See ``Kernel.__call__``.
         """
         self.operations["append"](*arguments, *NO_SOFTMAX)

@@ -1,4 +1,4 @@
-"""Which build target serves the tensors of a device."""
+"""The build target that serves the tensors of a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashsmith.jit import Target
 
 
 def target_of(device: torch.device) -> Target:
-    """Returns what to compile for so that tensors on ``device`` can be used.
+    """Returns the target whose kernels can use tensors on ``device``.
 
     Raises:
         DeviceError: The GPU is older than compute capability 8.0.
@@ -37,7 +37,8 @@ def _cuda_target(index: int) -> Target:
 
 
 def gpu_answers() -> bool:
-    """False after an illegal address and the like: then nothing runs in this process any more."""
+    """Returns False after an illegal address or a similar error: nothing runs in this process
+    then."""
     try:
         torch.cuda.synchronize()
     except Exception:

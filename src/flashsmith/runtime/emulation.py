@@ -1,4 +1,4 @@
-"""How the emulator runs kernels of this thread, and what it saw."""
+"""Settings of the emulator for this thread's launches, and what a launch counted."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Emulation:
-    """The emulator, as one kernel's library sees it."""
+    """The emulator in the library of one kernel."""
 
     kernel: LoadedKernel
 
     def counters(self) -> dict[str, int]:
-        """Returns what the launches of the last call counted (csrc/emulator/launch.h names
-        each)."""
+        """Returns the counts of the last call's launches (csrc/emulator/launch.h names each)."""
         return {
             str(name): int(count) for name, count in self.kernel.module.emulator_counters().items()
         }
@@ -52,13 +51,13 @@ def emulation(
     count: bool = True,
     workers: int = 0,
 ) -> Iterator[Emulation]:
-    """Launches of ``kernel``'s library inside the block, by this thread, run with these settings.
+    """Runs this thread's launches of ``kernel``'s library inside the block with these settings.
 
     Args:
-        seed: Draws the order in which warps run.
-        dropped: Fault injection: this synchronisation site does nothing.
-        count: Count memory wavefronts and sectors too, which costs time.
-        workers: Host threads over the grid; 0: one a core.
+        seed: The seed of the order in which warps run.
+        dropped: The synchronisation site that does nothing, to inject a fault.
+        count: Whether to count memory wavefronts and sectors too, which costs time.
+        workers: The number of host threads that share the grid; 0: one a core.
     """
     configure = kernel.module.emulator_configure
     configure(seed, [dropped] if dropped else [], count, workers)

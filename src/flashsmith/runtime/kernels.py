@@ -1,4 +1,4 @@
-"""From a configuration to a kernel that can be called: loaded, found in the cache, or built."""
+"""Finds the kernel of a configuration: one that is loaded, else in the cache, else built now."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from flashsmith.runtime.loaded import BackwardKernel, Kernel, LoadedKernel
 
 logger = logging.getLogger("flashsmith")
 
-# The kinds that the libraries throw, beside Python's own.
+# Errors that the libraries throw beside Python's own.
 tvm_ffi.register_error("EmulatorFault", EmulatorFault)
 tvm_ffi.register_error("DeviceError", DeviceError)
 
@@ -48,7 +48,7 @@ _KINDS: dict[str, type[LoadedKernel]] = {
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A library in this process."""
+    """A library that this process has loaded."""
 
     library: Library
     module: Any  # its tvm_ffi module
@@ -56,17 +56,18 @@ class _Loaded:
 
     @classmethod
     def load(cls, library: Library) -> _Loaded:
-        """Raises CacheError: The loader refuses it, or it is none of ours."""
+        """Raises CacheError: The loader refuses the library, or it is not one of flashsmith."""
         try:
             module = tvm_ffi.load_module(str(library.path))
             return cls(library, module, module.find_kernel)
-        except Exception as error:  # of whatever type the loader has
+        except Exception as error:  # the type depends on the loader
             raise _unloadable(library, str(error)) from error
 
     def find(self, instance: KernelId) -> LoadedKernel | None:
-        """The kernel that the library's C++ maps have for all fields of ``instance``."""
+        """Returns the kernel under ``instance`` in the library's C++ maps, which compare all
+        fields."""
         config, variant = instance.config, instance.variant
-        kind = type(config).__name__  # also the C++ struct's
+        kind = type(config).__name__  # the C++ struct has the same name
         found = self.find_kernel(instance.name, kind, _values(config), _values(variant))
         if found is None:
             return None
@@ -75,7 +76,8 @@ class _Loaded:
 
 
 def _values(given: KernelConfig | Variant) -> list[int]:
-    """The fields in their order, as C++ reads them: a bool is 0 or 1, a DType its number."""
+    """Returns the fields in their order, as C++ reads them: a bool is 0 or 1, a DType its
+    number."""
     return [int(getattr(given, field.name)) for field in fields(given)]
 
 
@@ -88,12 +90,12 @@ def _unloadable(library: Library, why: str) -> CacheError:
 
 _lock = threading.Lock()
 _loaded: dict[Target, list[_Loaded]] = {}  # newest first
-# What the libraries of a target hold of the kernels that were asked for; None: they lack it.
+# The look-ups in the libraries of each target that were made already; None: no library has it.
 _found: dict[Target, dict[KernelId, LoadedKernel | None]] = {}
 
 
 def _free_in_child() -> None:
-    """The thread that held the lock, if one did, is the parent's."""
+    """Replaces the lock in a child process: the parent's thread that may hold it is not there."""
     global _lock
     _lock = threading.Lock()
 
@@ -102,10 +104,10 @@ os.register_at_fork(after_in_child=_free_in_child)
 
 
 def load_library(library: Library, target: Target | None = None) -> None:
-    """Loads a library, and has ``find_kernel`` take its kernels for ``target``.
+    """Loads a library, so that ``find_kernel`` finds its kernels for ``target``.
 
-    target: One that the library covers; default: exactly the library's own. Its kernels come before
-        those of libraries that were loaded before.
+    target: A target that the library covers; default: the library's. Its kernels take precedence
+        over those of libraries that were loaded before.
 
     Raises:
         CacheError: It cannot be loaded here.
@@ -115,13 +117,14 @@ def load_library(library: Library, target: Target | None = None) -> None:
     launch_cache.connect(loaded.module)
     with _lock:
         others = [each for each in _loaded.get(target, []) if each.library.path != library.path]
-        # This comes first, because a child forked in between must not remember what was lacking.
+        # The look-ups are cleared first: a child forked before the next line must not remember that
+        # a kernel is missing.
         _found[target] = {}
         _loaded[target] = [loaded, *others]
 
 
 def loaded_instances(target: Target) -> set[KernelId]:
-    """Returns the kernels of the libraries loaded for ``target``, by their manifests."""
+    """Returns the kernels that the manifests of libraries loaded for ``target`` list."""
     return {
         parse_kernel_name_into_instance(kernel["name"])
         for loaded in _loaded.get(target, [])
@@ -130,7 +133,7 @@ def loaded_instances(target: Target) -> set[KernelId]:
 
 
 def existing_instances(target: Target) -> set[KernelId]:
-    """The kernels that ``find_kernel`` finds without building."""
+    """Returns the kernels that ``find_kernel`` finds without building."""
     return loaded_instances(target) | built_instances(target)
 
 
@@ -144,12 +147,11 @@ def is_at_hand(instance: KernelId, target: Target) -> bool:
 
 
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:
-    """Returns the forward kernel of ``instance``: a loaded one, else from the cache, else built
-    now.
+    """Returns the forward kernel of ``instance``: loaded, else from the cache, else built now.
 
     Raises:
-        KernelNotFoundError: FLASHSMITH_BUILD forbids to build and no library holds it; names the
-            closest that exist.
+        KernelNotFoundError: FLASHSMITH_BUILD forbids to build it and no library holds it; the
+            message names the closest kernels that exist.
         ValueError: The configuration is illegal for the target.
         ToolchainError, BuildError, CacheError: Building failed.
     """
@@ -159,14 +161,14 @@ def find_kernel(instance: KernelId, target: Target, progress: Progress | None = 
 def find_backward(
     instance: KernelId, target: Target, progress: Progress | None = None
 ) -> BackwardKernel:
-    """Likewise the backward of ``instance``."""
+    """Returns the backward of ``instance``; see ``find_kernel``."""
     return cast("BackwardKernel", _find(instance, target, progress))
 
 
 def find_decode(
     instance: KernelId, target: Target, progress: Progress | None = None
 ) -> DecodeKernel:
-    """Likewise the decode kernel of ``instance``."""
+    """Returns the decode kernel of ``instance``; see ``find_kernel``."""
     return cast("DecodeKernel", _find(instance, target, progress))
 
 
@@ -188,15 +190,15 @@ def load_kernels(
     target: Target,
     progress: Progress | None = None,
 ) -> Library | None:
-    """Has all kernels in one loaded library: the cache's, else one that is built now.
+    """Loads one library that has all kernels: from the cache, else built now.
 
     Returns:
-        The library; None where none has them all and FLASHSMITH_BUILD forbids to build it:
-        ``find_kernel`` finds those that other libraries hold.
+        The library; None if none has all kernels and FLASHSMITH_BUILD forbids to build one.
+        ``find_kernel`` then finds the kernels that other libraries hold.
 
     Raises:
         ValueError: A configuration is illegal for the target.
-        CacheError: What there is, or was built, cannot be loaded here.
+        CacheError: The library that exists, or was built, cannot be loaded here.
         ToolchainError, BuildError, CacheError: Building failed.
     """
     refused = None
@@ -218,7 +220,7 @@ def load_kernels(
 def _load_built(
     instances: Collection[KernelId], target: Target, progress: Progress | None
 ) -> Library:
-    """Builds a library and loads it. One that cannot be loaded is set aside and built once more."""
+    """Builds a library and loads it; if it cannot be loaded, sets it aside and builds once more."""
     library = build_library(instances, target, progress=progress)
     try:
         load_library(library, target)
@@ -233,8 +235,8 @@ def _load_built(
 def find_kernels(
     instances: Collection[KernelId], target: Target, progress: Progress | None = None
 ) -> list[Kernel]:
-    """Returns all of them: in one library where ``load_kernels`` has one. Raises as
-    ``find_kernel``."""
+    """Returns the kernels, from one library if ``load_kernels`` finds or builds one. Raises as
+    ``find_kernel`` does."""
     load_kernels(instances, target, progress)
     return [find_kernel(each, target) for each in instances]
 
@@ -245,8 +247,8 @@ def _find_loaded(instance: KernelId, target: Target) -> LoadedKernel | None:
 
 
 def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
-    """Asks the loaded libraries, the newest first. The answer is remembered until another library
-    is loaded, because calls while a kernel is being built ask again and again."""
+    """Asks the loaded libraries, newest first. The answer is kept until another library is loaded,
+    because calls repeat the look-up while a kernel is being built."""
     with _lock:
         answers = (loaded.find(instance) for loaded in _loaded.get(target, []))
         kernel = next((answer for answer in answers if answer), None)
@@ -254,7 +256,7 @@ def _look_up(instance: KernelId, target: Target) -> LoadedKernel | None:
 
 
 def _not_in_the_map(instance: KernelId, library: Library) -> KernelNotFoundError:
-    """Returns the error of a library whose manifest lists a kernel that its map lacks."""
+    """Returns the error for a library whose manifest lists a kernel that its map lacks."""
     return KernelNotFoundError(
         f"config {instance.name} is not in the map of {library.path}: {MAP_HEADER}, which "
         "flashsmith.codegen generates (tools/build/generate_kernel_instantiations.py prints and "
@@ -279,8 +281,8 @@ def _not_found(instance: KernelId, target: Target) -> KernelNotFoundError:
 
 
 def find_distance(a: KernelConfig, b: KernelConfig) -> int:
-    """In how many fields two configurations differ; those of two families in more than any of
-    one."""
+    """Returns in how many fields two configurations differ; for two families it is more than the
+    number of fields of either."""
     if type(a) is not type(b):
         return max(len(fields(a)), len(fields(b))) + 1
     return sum(getattr(a, field.name) != getattr(b, field.name) for field in fields(a))

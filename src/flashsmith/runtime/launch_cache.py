@@ -1,7 +1,7 @@
-"""The launch cache of this process: how calls that are like earlier ones are made, in C++.
+"""The launch cache of this process repeats calls in C++ without Python's cold path.
 
-A library that is loaded makes it (csrc/host/launch_cache). It knows what Python told it of calls
-that were made the slow way, and drops it with tables and settings, as Python's own choices.
+The first loaded library creates it (csrc/host/launch_cache). Python tells it about each call that
+took the cold path; it forgets them when tables or settings change, as Python's choices do.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-NO_THREAD = -1  # no thread has this number
-UNKNOWN, MADE = 0, 1  # what its functions answer (csrc/host/launch_cache/launch_cache.h)
+NO_THREAD = -1  # not the number of any thread
+UNKNOWN, MADE = 0, 1  # results of the cache's functions (csrc/host/launch_cache/launch_cache.h)
 
 
 def _knows_nothing(*_: Any) -> int:
@@ -22,7 +22,7 @@ def _do_nothing(*_: Any) -> None:
 
 
 class LaunchCache:
-    """Functions of the cache; before a library is loaded, of one that knows nothing."""
+    """The cache's functions; before a library is loaded, they know no call."""
 
     __slots__ = (
         *("attend", "decode", "backward", "forget", "this_thread", "drop_thread"),
@@ -47,7 +47,7 @@ class LaunchCache:
         self.is_connected = False
 
     def connect(self, module: Any) -> None:
-        """Takes the functions of the first library that is loaded."""
+        """Takes the functions of the first library that is loaded, and ignores later ones."""
         if self.is_connected:
             return
         for name, function in module.launch_cache().items():

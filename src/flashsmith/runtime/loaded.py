@@ -1,4 +1,4 @@
-"""The kernels of a loaded library, as what calls them."""
+"""The kernels of a loaded library, as Python objects that can be called."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from flashsmith.runtime.plan import Plan
 
 
 class GradientTensors(NamedTuple):
-    """What a backward reads and writes.
+    """The tensors that a backward reads and writes.
 
     q: (batch, seq_len_q, n_heads, d_head).
     k: (batch, seq_len_k, n_heads_kv, d_head).
     v: (batch, seq_len_k, n_heads_kv, d_v).
-    o: (batch, seq_len_q, n_heads, d_v), of the forward.
-    lse: (batch, n_heads, seq_len_q), float32, contiguous: of the forward.
-    do: (batch, seq_len_q, n_heads, d_v), the gradient by o.
+    o: (batch, seq_len_q, n_heads, d_v), the forward's output.
+    lse: (batch, n_heads, seq_len_q), float32, contiguous: the forward's log-sum-exp.
+    do: (batch, seq_len_q, n_heads, d_v), the gradient of the loss by o.
     dq: (batch, seq_len_q, n_heads, d_head): overwritten.
     dk: (batch, seq_len_k, n_heads_kv, d_head): overwritten.
     dv: (batch, seq_len_k, n_heads_kv, d_v): overwritten.
-    dlse: (batch, n_heads, seq_len_q), float32, the gradient by lse; None: 0.
-    dsinks: (n_heads,), float32: overwritten; None: not wanted.
-    dbias: (batch, n_heads, seq_len_q, seq_len_k), float32, zeros: what is not zero is written;
-        None: not wanted.
+    dlse: (batch, n_heads, seq_len_q), float32, the gradient of the loss by lse; None: 0.
+    dsinks: (n_heads,), float32: overwritten; None: not computed.
+    dbias: (batch, n_heads, seq_len_q, seq_len_k), float32, zeros: non-zero gradients are written;
+        None: not computed.
     """
 
     q: Any
@@ -44,20 +44,20 @@ class GradientTensors(NamedTuple):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that are not None, by name."""
+        """The tensors that are not None, by name."""
         return {name: t for name, t in zip(self._fields, self, strict=True) if t is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedKernel:
-    """One kernel of a loaded library, or the set of those that make one backward."""
+    """One kernel of a loaded library, or all kernels of one backward."""
 
     instance: KernelId
     module: Any  # the library's tvm_ffi module
-    operations: Mapping[str, Callable[..., Any]]  # functions of its library
+    operations: Mapping[str, Callable[..., Any]]  # functions of the library
 
     def extras_or(self, extras: CallArgs | None) -> CallArgs:
-        """Returns none: no more than a causal mask, if the variant has one."""
+        """Returns ``extras``; for None the default of the variant: at most a causal mask."""
         if extras is not None:
             return extras
         return CAUSAL_EXTRAS if self.instance.variant.causal else FULL_EXTRAS
@@ -78,11 +78,11 @@ class Kernel(LoadedKernel):
         block_table: Any = None,
         extras: CallArgs = FULL_EXTRAS,
     ) -> Plan:
-        """Returns what a call on such tensors does; their memory is not looked at.
+        """Returns the launches and memory of a call on such tensors, without reading their data.
 
         Raises:
-            ValueError, TypeError: Shapes, dtypes or devices that this kernel does not take.
-            DeviceError: The GPU could not be asked.
+            ValueError, TypeError: The kernel does not support these shapes, dtypes or devices.
+            DeviceError: The GPU's properties cannot be read.
         """
         tensors = q, k, v, o, lse, *NO_SCALES, block_table
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
@@ -102,32 +102,33 @@ class Kernel(LoadedKernel):
         block_table: Any = None,
         extras: CallArgs | None = None,
     ) -> float:
-        """o = softmax(q k^T * softmax_scale) v, on the current stream of the tensors' device.
+        """Computes o = softmax(q k^T * softmax_scale) v on the current stream of the tensors'
+        device.
 
         Args:
-            q: (batch, seq_len_q, n_heads, d_head), a tensor that speaks DLPack, of the dtype that
-                the configuration says and on the device of all others. With cu_seqlens_q it, o and
-                lse have no batch, with cu_seqlens_k neither have k and v.
+            q: (batch, seq_len_q, n_heads, d_head), a tensor that supports DLPack, of the
+                configuration's dtype and on the device of all others. With cu_seqlens_q, q, o and
+                lse have no batch dimension; with cu_seqlens_k, k and v have none.
             k: (batch, seq_len_k, n_heads_kv, d_head); with block_table the first two are n_pages
                 and page_size.
-            v: (batch, seq_len_k, n_heads_kv, d_v); likewise.
+            v: (batch, seq_len_k, n_heads_kv, d_v); with block_table as k.
             o: (batch, seq_len_q, n_heads, d_v): overwritten.
-            softmax_scale: Factor on q k^T.
-            timed: Wait for the result and measure.
+            softmax_scale: The factor of q k^T.
+            timed: Whether to wait for the result and measure the time.
             lse: (batch, n_heads, seq_len_q), float32, contiguous: overwritten with the natural
                 logarithm of the sum of the exponentials.
-            workspace: What ``workspace_for`` gives for the call's plan; no launch that may run at
-                the same time may have the same.
-            scales: Of q, k and v that have 8 bits.
-            block_table: (sequences, pages), int32: the pages of each, of which seqused_k says how
-                many rows it has; for a paged variant.
-            extras: What the kernel's variant takes besides; None: nothing, or a causal mask.
+            workspace: The memory that ``workspace_for`` returns for the call's plan; launches that
+                may run at the same time must not share it.
+            scales: The scales of FP8 q, k and v.
+            block_table: (sequences, pages), int32: the pages of each sequence, whose length
+                seqused_k says; for a paged variant.
+            extras: The further arguments of the variant; None: none, or a causal mask.
 
         Returns:
             Milliseconds between two events around the launch if ``timed``, else 0.
 
         Raises:
-            ValueError, TypeError: The tensors are none that this kernel takes; names the tensor.
+            ValueError, TypeError: The kernel does not support the tensors; the message names one.
             DeviceError: The GPU is too old, or refused the launch.
             EmulatorFault: The kernel broke a rule on the emulator.
         """
@@ -136,16 +137,15 @@ class Kernel(LoadedKernel):
         return float(self.operations["forward"](timed, *tensors, softmax_scale, *told))
 
     def bind(self) -> Callable[..., bool]:
-        """A function that makes calls of this kernel, with as little as that can take.
+        """Returns a function that calls this kernel with minimal host overhead.
 
-        It takes the stream that the workspace is kept for, by its number, or ``FRESH`` for one that
-        no other call has; q, k, v, o, lse, the scales one by one, block_table, the workspace, the
-        softmax's scale, and a call's extras one by one. A workspace that need not be zero may be
-        None: the call allocates it.
+        The function takes the number of the stream that the workspace is kept for, or ``FRESH`` if
+        no other call shares it; then, one by one, q, k, v, o, lse, the scales, block_table, the
+        workspace, the softmax scale and the extras. A workspace that need not be zero may be None:
+        the call allocates it.
 
-        It returns whether it made the call. It does not where the kernel wants zeros, and other
-        work may have those that are kept: on another stream, or in a CUDA graph. What it raises is
-        what ``__call__`` does.
+        It returns whether it made the call. It does nothing if the kernel needs zeros that other
+        work may use: on another stream, or in a CUDA graph. It raises what ``__call__`` raises.
         """
         return self.operations["bind"]()  # type: ignore[no-any-return]
 
@@ -155,16 +155,16 @@ class BackwardKernel(LoadedKernel):
     """All kernels of a backward."""
 
     def plan(self, tensors: GradientTensors, *, extras: CallArgs = FULL_EXTRAS) -> Plan:
-        """Returns what a call on such tensors does; their memory is not looked at. Raises as
-        ``Kernel.plan``."""
+        """Returns the launches and memory of a call on such tensors without reading their data.
+        Raises as ``Kernel.plan`` does."""
         return Plan.of(self.operations["plan"](*tensors, None, 1.0, *extras))
 
     def bind(self) -> Callable[..., None]:
-        """A function that makes calls of these kernels, with as little as that can take.
+        """Returns a function that calls these kernels with minimal host overhead.
 
-        It takes whether dq, dk and dv are new, the tensors one by one, the workspace, which it
-        allocates for None, the scale, and a call's extras one by one. What it raises is what
-        ``__call__`` does.
+        The function takes whether dq, dk and dv are new, the tensors one by one, the workspace
+        (None: it allocates one), the softmax scale, and the extras one by one. It raises what
+        ``__call__`` raises.
         """
         return self.operations["bind"]()  # type: ignore[no-any-return]
 
@@ -178,16 +178,17 @@ class BackwardKernel(LoadedKernel):
         workspace: Any = None,
         extras: CallArgs | None = None,
     ) -> float:
-        """Returns the gradients of ``Kernel.__call__``, on the current stream of the tensors'
+        """Computes the gradients of ``Kernel.__call__`` on the current stream of the tensors'
         device.
 
         Args:
-            tensors: Speak DLPack; on one device.
-            softmax_scale, timed, extras: As there.
-            are_new: Whether dq, dk and dv hold nothing yet: rows of no sequence become 0.
-            workspace: What ``workspace_for`` gives for the call's plan.
+            tensors: Tensors that support DLPack, all on one device.
+            softmax_scale, timed, extras: See ``Kernel.__call__``.
+            are_new: Whether dq, dk and dv are uninitialised: rows outside all sequences are set to
+                0.
+            workspace: The memory that ``workspace_for`` returns for the call's plan.
 
-        Returns, raises: As there.
+        Returns, raises: See ``Kernel.__call__``.
         """
         told = self.extras_or(extras)
         operation = self.operations["backward"]

@@ -1,4 +1,4 @@
-"""What one call does on its device: launches in order, and the memory that they share."""
+"""The plan of one call on its device: launches in order, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over its grid."""
+    """One kernel's launch over a grid."""
 
     grid: tuple[int, int, int]
-    cluster: int  # blocks along x
-    threads: int  # of a block
-    shared_memory_bytes: int  # of a block, dynamic
+    cluster: int  # thread blocks along x
+    threads: int  # of a thread block
+    shared_memory_bytes: int  # of a thread block, dynamic
 
 
 @dataclass(frozen=True)
 class Plan:
     """The launches of one call.
 
-    workspace_bytes: Global memory that the call needs beside its tensors.
-    zeroed_bytes: How many of them, from the first, have to be zero; the launches leave them so.
-    counter_bytes: Zeros in memory of their own, which the launches leave so.
+    workspace_bytes: Bytes of global memory that the call needs beside its tensors.
+    zeroed_bytes: How many bytes at the beginning of the workspace must be zero; the launches leave
+        them zero.
+    counter_bytes: Bytes of counters, in a separate allocation, that must be zero; the launches
+        leave them zero.
     """
 
     launches: tuple[Launch, ...]
@@ -33,7 +35,7 @@ class Plan:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Plan:
-        """Returns what a library tells (`plan` in csrc/host/exports.cpp)."""
+        """Returns the plan that a library reports (`plan` in csrc/host/exports.cpp)."""
         launches = tuple(_launch(each) for each in told["launches"])
         sizes = ("workspace_bytes", "zeroed_bytes", "counter_bytes")
         return cls(launches, *(int(told[name]) for name in sizes))

@@ -1,4 +1,4 @@
-"""What is said on stderr while a call waits for its kernel."""
+"""Messages on stderr while a call waits for its kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flashsmith.jit import KernelCache, Progress, show_progress
 def announce_build(instance: KernelId) -> Iterator[Progress]:
     """Yields a progress callback, which first says what is built and why it happens once.
 
-    Nothing is said where nothing is built.
+    If nothing is built, the callback is never called and nothing is printed.
     """
     begin: float | None = None
     with show_progress() as show:

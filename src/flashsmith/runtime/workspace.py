@@ -1,9 +1,9 @@
 """The global memory that some calls need beside their tensors.
 
-What is kept between calls belongs to one thread and one stream: the launches of a thread on a
-stream run one after the other, whatever plans they are of. Those of two threads on one stream may
-take turns within a plan of two launches, as libraries release the GIL: what one keeps for its
-second launch, the other would write.
+Kept memory belongs to one thread and one stream: the launches of a thread on a stream run one after
+the other, whatever their plans are. Two threads that share a stream may interleave within a plan of
+two launches, because libraries release the GIL: one would overwrite what the other keeps for its
+second launch.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from flashsmith.runtime.plan import Plan
 
 _MIN_COUNTER_BYTES = 4096
 _MAX_KEPT_BYTES = 16 << 20
-# Set aside for what graphs count in, so much at a time, and of each device at most.
+# Zeros for the counters of CUDA graphs are set aside in chunks of this size, up to a max for each
+# device.
 _ASIDE_BYTES, _MAX_ASIDE_BYTES, _ASIDE_ALIGNMENT = 1 << 20, 64 << 20, 256
 
-FRESH = -1  # in place of a stream: a workspace that was made for one call
+FRESH = -1  # in place of a stream's number: a workspace that was made for one call
 
 _Memory = tuple[torch.Tensor | None, torch.Tensor | None]  # a workspace, and counters
 
 
 def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
-    """Returns what one call with this plan needs on the current stream of ``device``; None for
-    nothing.
+    """Returns the workspace of one call with this plan on the current stream of ``device``, or
+    None.
 
-    Zeros that a call leaves zero are kept. What is more than such zeros comes from torch's
+    A workspace that is all zeros, and that calls leave zero, is kept. Any other comes from torch's
     allocator for each call.
     """
     n_bytes = plan.workspace_bytes
     if n_bytes == 0:
         return None
     if is_kept(plan, device):
-        # The stream's number: torch.cuda.current_stream would make an object around it first.
+        # This reads the stream's number directly: torch.cuda.current_stream would make an object.
         return _of_stream(n_bytes, device, torch._C._cuda_getCurrentRawStream(device.index))
     workspace = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     if plan.zeroed_bytes > 0:
@@ -47,9 +48,8 @@ def workspace_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
 
 
 def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
-    """Returns what this thread's calls on the current stream may have as a workspace without
-    zeros, of as much as one with this plan needs, or a little more; None: nothing is kept for
-    it."""
+    """Returns a kept workspace without zeros, of at least the plan's size, for this thread's calls
+    on the current stream; None if none is kept for such a plan."""
     n_bytes = plan.workspace_bytes
     is_for_hand_over = 0 < n_bytes <= _MAX_KEPT_BYTES and plan.zeroed_bytes == 0
     if not is_for_hand_over or device.type != "cuda" or _is_capturing(device):
@@ -58,12 +58,12 @@ def kept_workspace(plan: Plan, device: torch.device) -> torch.Tensor | None:
 
 
 def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
-    """The zeros that one call with this plan counts in, on the current stream; None for none.
+    """Returns the zeros that one call with this plan counts in, on the current stream, or None.
 
-    A call leaves them zero: they are kept, as ``workspace_for`` keeps such. No call stops half way
-    and leaves others behind: a GPU runs a launch to its end, or gives up the whole process. What a
-    CUDA graph counts in is its own, because it may be replayed on any stream: of zeros that were
-    set aside before, and where there are none, zeroed at every replay, which costs a launch.
+    A call leaves its counters zero, so they are kept as ``workspace_for`` keeps zeros. No call
+    stops half way and leaves other values: a GPU completes a launch or aborts the whole process. A
+    CUDA graph gets separate counters, because it may be replayed on any stream: zeros that were set
+    aside before, or else memory that every replay zeroes, which costs a launch.
     """
     n_bytes = plan.counter_bytes
     if n_bytes == 0:
@@ -79,11 +79,11 @@ def counters_for(plan: Plan, device: torch.device) -> torch.Tensor | None:
 
 
 class Scratch:
-    """What ``workspace_for`` and ``counters_for`` give to the calls of plans on a device that need
-    no more than one does.
+    """Returns, at each call, workspace and counters for plans on a device that need at most as much
+    as a given plan does.
 
-    A workspace of no more than ``_MAX_KEPT_BYTES`` is kept as its counters are, for torch's
-    allocator takes as long as a third of the call: nobody else reads what a launch leaves there.
+    A workspace of at most ``_MAX_KEPT_BYTES`` is kept as counters are, because torch's allocator
+    takes a third of the call's time; no other call reads what a launch leaves there.
     """
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
@@ -93,7 +93,7 @@ class Scratch:
         self._sizes = _kept_bytes(plan.workspace_bytes), n_counters, device.index
 
     def that_also_serves(self, plan: Plan) -> Scratch:
-        """For calls of another plan, too."""
+        """Returns a scratch that is also large enough for another plan."""
         workspace = max(plan.workspace_bytes, self._plan.workspace_bytes)
         counters = max(plan.counter_bytes, self._plan.counter_bytes)
         served = replace(plan, workspace_bytes=workspace, counter_bytes=counters)
@@ -112,8 +112,8 @@ class Scratch:
         return found
 
     def kept(self) -> tuple[int, torch.Tensor | None, torch.Tensor | None]:
-        """The current stream, and the workspace and counters that the calling thread's next call on
-        it may have, too; None: nothing is kept."""
+        """Returns the current stream, and the workspace and counters that the calling thread's next
+        call on it may use too; each is None if none is kept."""
         stream = current_stream(self._device)
         if self._device.type != "cuda" or _is_capturing(self._device):
             return stream, None, None
@@ -123,19 +123,19 @@ class Scratch:
 
 
 class _Aside:
-    """Zeros of a device for calls that are captured, which must not make any then. Each piece is
-    given once, and stays: a graph holds no tensor, and nobody tells when it is gone."""
+    """Zeros on a device for calls under capture, which must not allocate any. Each piece is handed
+    out once and is never reused, because nothing reports when a graph is gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._chunks: list[torch.Tensor] = []  # pieces are of the last
-        self._taken = 0  # bytes of that
+        self._chunks: list[torch.Tensor] = []  # pieces are cut from the last
+        self._taken = 0  # bytes of the last chunk
 
     def refill(self, device: torch.device) -> None:
-        """Sets more aside; a thread calls it that captures nothing.
+        """Sets more zeros aside; the calling thread must not be capturing.
 
-        It waits for its own stream, because graphs may begin on any other; to wait for the device
-        would end what another thread captures.
+        It waits for its own stream only, so that the zeros are there for graphs on any other;
+        waiting for the device would end another thread's capture.
         """
         with self._lock:
             is_enough = self._chunks and self._taken < _ASIDE_BYTES // 2
@@ -147,7 +147,7 @@ class _Aside:
             self._taken = 0
 
     def take(self, n_bytes: int) -> torch.Tensor | None:
-        """Returns none: there are not as many."""
+        """Returns the next piece, or None if the last chunk has less left."""
         with self._lock:
             first, end = self._taken, self._taken + n_bytes
             if not self._chunks or end > _ASIDE_BYTES:
@@ -160,7 +160,7 @@ _aside: dict[torch.device, _Aside] = {}
 
 
 def _kept_bytes(n_bytes: int) -> int:
-    """So that few sizes are kept."""
+    """Rounds up to a power of two, so that few sizes are kept."""
     return max(_MIN_COUNTER_BYTES, 1 << (n_bytes - 1).bit_length())
 
 
@@ -172,17 +172,17 @@ def current_stream(device: torch.device) -> int:
 def is_kept(plan: Plan, device: torch.device) -> bool:
     """Returns whether the next call of this plan on the same stream may have the same workspace.
 
-    The launches of a CUDA graph may run on any stream, beside anything else: each call that is
-    captured gets its own, which the graph zeroes at every replay. A fault on the emulator leaves
-    its workspace as it was then.
+    The launches of a CUDA graph may run on any stream, beside any other work: each captured call
+    gets a separate workspace, which the graph zeroes at every replay. On the emulator nothing is
+    kept, because a fault would leave its workspace non-zero.
     """
     only_zeros = plan.workspace_bytes == plan.zeroed_bytes
     return only_zeros and device.type == "cuda" and not _is_capturing(device)
 
 
 def _is_capturing(device: torch.device) -> bool:
-    # Torch tells it of the current device's stream only. Its functions of torch.cuda would first
-    # make sure that CUDA is initialised, which a tensor there already says.
+    # Torch answers for the current device's stream only. The torch.cuda functions would first check
+    # that CUDA is initialised, which a tensor on the device already proves.
     if device.index == torch._C._cuda_getDevice():
         return torch._C._cuda_isCurrentStreamCapturing()
     with torch.cuda.device(device):
@@ -190,8 +190,8 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 class _Thread:
-    """Lives as long as the thread that made it, and then has the launch cache drop what it keeps
-    for that; but for the main thread, which ends with all others."""
+    """Lives as long as the thread that made it, and then has the launch cache drop that thread's
+    entries; the main thread does not, because it ends with the process."""
 
     def __init__(self) -> None:
         self._number = launch_cache.this_thread()
@@ -204,14 +204,14 @@ class _Thread:
 
 
 class _Kept(threading.local):
-    """What the calling thread keeps. When the thread ends it goes to torch's allocator, which gives
-    it to nobody but the stream that had it."""
+    """The memory that the calling thread keeps. When the thread ends, the memory returns to torch's
+    allocator, which gives it to the same stream only."""
 
     def __init__(self) -> None:
         self.memory: dict[tuple[int, torch.device, int, str], torch.Tensor] = {}
-        # What a ``Scratch`` gives of it, by its sizes, the device and the stream.
+        # The memory that a ``Scratch`` returns, by its sizes, device and stream.
         self.scratch: dict[tuple[tuple[int, int, int], int], _Memory] = {}
-        self.thread: _Thread | None = None  # of the first thing that is kept
+        self.thread: _Thread | None = None  # made for the first tensor that is kept
 
     def clear(self) -> None:
         self.memory.clear()
@@ -224,7 +224,7 @@ _kept = _Kept()
 def _of_stream(
     n_bytes: int, device: torch.device, stream: int, purpose: str = "zeros"
 ) -> torch.Tensor:
-    """Returns what this thread keeps for a purpose, made as zeros."""
+    """Returns the tensor that this thread keeps for a purpose; it starts as zeros."""
     memory, key = _kept.memory, (n_bytes, device, stream, purpose)
     found = memory.get(key)
     if found is None:
@@ -234,12 +234,12 @@ def _of_stream(
 
 
 def _made_by_another_thread(n_bytes: int, device: torch.device) -> torch.Tensor:
-    """Zeros on the current stream.
+    """Returns zeros on the current stream, allocated by another thread.
 
-    What torch.compile tries out before it captures it allocates, as all of its thread then does,
-    from the graphs' memory, of which nothing may be kept. Nor does another thread know of the modes
-    that this one is in: of inference, of fake tensors, of a default device. Whoever is here may be
-    about to capture: more is set aside for that.
+    While torch.compile warms up before a capture, its thread allocates from the graphs' memory
+    pool, of which nothing may be kept. Another thread does not, nor does it have this thread's
+    modes: inference mode, fake tensors, a default device. The caller may be about to capture, so
+    more zeros are set aside too.
     """
     current = torch.cuda.current_stream(device)
 

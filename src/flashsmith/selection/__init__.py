@@ -1,4 +1,4 @@
-"""Which kernel serves a problem where the caller names none: tuned tables, then a heuristic.
+"""Chooses the kernel for a problem when the caller names none: tuned tables, then a heuristic.
 
 ``select`` chooses for tensors, and loads torch; ``choose`` chooses for workloads, and does not.
 """

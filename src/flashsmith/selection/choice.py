@@ -1,4 +1,4 @@
-"""What is chosen, where it comes from, and what was passed over."""
+"""A choice of a configuration: its source, and what was passed over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flashsmith.selection.tables import Table
 
 @dataclass(frozen=True)
 class Source(Generic[W, C]):
-    """A table that may be used for a GPU."""
+    """A tuned table that may be used on a GPU."""
 
     title: str  # "your table" or "shipped table"
     path: Path
@@ -24,17 +24,17 @@ class Source(Generic[W, C]):
 
 @dataclass(frozen=True)
 class Choice(Generic[W, C]):
-    """A configuration, and where it comes from: a table's entry, or the heuristic."""
+    """A configuration and its source: a table's entry, or the heuristic."""
 
     config: C
-    passed_over: tuple[str, ...]  # what would have come first, and why it did not serve
+    passed_over: tuple[str, ...]  # what came first, and why it did not serve
     source: Source[W, C] | None = None  # None: the heuristic
     entry: Entry[W, C] | None = None
-    measured: Measured[C] | None = None  # the entry's row; of the entry's dtype
+    measured: Measured[C] | None = None  # the entry's row; its dtype is the entry's
 
     @property
     def reason(self) -> str:
-        """In one line, where the configuration comes from."""
+        """One line about the source of the configuration."""
         if self.source is None or self.entry is None:
             return f"the heuristic: {family_of(self.config).heuristic_in_words}"
         key = self.source.table.key_of(self.entry.workload)
@@ -43,14 +43,14 @@ class Choice(Generic[W, C]):
 
 @dataclass(frozen=True)
 class FewQueriesChoice:
-    """A configuration of decode, whose kernels serve few queries over many keys.
+    """A decode configuration for a call of few queries over many keys.
 
     Attributes:
-        share: Of the forward's time, by the model; 0: none was weighed.
+        share: Decode's time as a share of the forward's, by the cost model; 0: not compared.
     """
 
     config: DecodeKernelConfig
-    forward: Choice[Any, Any]  # what would serve else
+    forward: Choice[Any, Any]  # what would serve otherwise
     share: float
 
     @property

@@ -1,6 +1,6 @@
-"""Which configuration ``attention`` takes for a workload when the caller names none, and why.
+"""Chooses the configuration of ``attention`` for a workload when the caller names none.
 
-Loads no torch: the tables, and the reasons for a choice, can be read without it.
+This module loads no torch, so tables and the reasons for a choice can be read without it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def choose(
     *,
     is_cache: bool | None = None,
 ) -> Choice[Workload, ForwardKernelConfig] | FewQueriesChoice:
-    """Returns what ``select_config`` takes on the GPU of this name (None: on a CPU), and why: the
-    same for all problems that have one representative, so that a choice can be remembered.
+    """Returns the choice of ``select_config`` on the GPU of this name (None: on a CPU). Problems
+    with the same representative get the same choice, so that it can be remembered.
 
-    capability: The GPU's; None: going by its name.
-    is_cache: Whether decode counts keys and diagonals as the call does; None: if no sequences have
-        lengths of their own.
+    capability: The GPU's compute capability; None: derived from its name.
+    is_cache: Whether decode counts keys and diagonals as the call does; None: it does unless the
+        call is varlen.
 
-    Raises: as ``choose_for``.
+    Raises: See ``choose_for``.
     """
     workload = workload.representative
     forward = choose_for(FORWARD, workload, gpu, capability)
@@ -52,7 +52,7 @@ def choose(
 
 
 def tuned_decode_of(gpu: str | None) -> ChooseDecode:
-    """``choose_for`` decode on one GPU."""
+    """Returns ``choose_for`` of decode on one GPU."""
     return lambda workload, capability: choose_for(DECODE, workload, gpu, capability).config
 
 
@@ -62,15 +62,15 @@ def choose_for(
     gpu: str | None,
     capability: Capability | None = None,
 ) -> Choice[W, C]:
-    """Returns the configuration that is chosen on the GPU of this name (None: on a CPU), and why:
-    of the user's table, then the shipped one; else the heuristic's.
+    """Returns the choice on the GPU of this name (None: on a CPU): from the user's table, then the
+    shipped one, then the heuristic.
 
-    capability: The GPU's; None: going by its name.
+    capability: The GPU's compute capability; None: derived from its name.
 
     Raises:
         DeviceError: The GPU is too old for every family.
-        ValueError: No family takes the problem there; without ``capability``: no GPU of this name
-            is known.
+        ValueError: No family supports the problem on this GPU, or the GPU's name is unknown and
+            ``capability`` is None.
     """
     workload = workload.representative
     served = operation.serving(workload, gpu, capability)
@@ -103,10 +103,10 @@ def choose_for(
 def find_tables(
     operation: Operation[W, C], gpu: str
 ) -> tuple[tuple[Source[W, C], ...], tuple[str, ...]]:
-    """The tables of an operation for a GPU, best first, and what was refused or is not there.
+    """Returns the tables of an operation for a GPU, best first, and why others were not used.
 
-    A table that is damaged, from elsewhere or of other kernels is also warned of. Read once a
-    process: ``forget_tables`` has them read again.
+    A table that is damaged, from another GPU or of other kernels also raises a warning. Each
+    process reads the tables once, until ``forget_tables``.
     """
     sources, refused = [], []
     places = {"shipped table": shipped_table_path(gpu, operation)}
@@ -132,7 +132,7 @@ def find_tables(
 
 
 def forget_tables() -> None:
-    """Has the tables read again at the next choice."""
+    """Drops the tables and all choices; the next choice reads the tables again."""
     find_tables.cache_clear()
     for clear in _of_tables:
         clear()
@@ -140,7 +140,7 @@ def forget_tables() -> None:
 
 
 def forget_calls() -> None:
-    """Has the kernels of remembered calls found again; choices are kept."""
+    """Drops remembered calls, which then look up their kernels again; choices are kept."""
     for clear in _of_calls:
         clear()
 
@@ -150,19 +150,19 @@ _of_calls: list[Callable[[], None]] = []
 
 
 def forget_with_tables(clear: Callable[[], None]) -> None:
-    """Has ``forget_tables`` call ``clear``, which drops choices."""
+    """Registers ``clear``, which drops choices, for ``forget_tables`` to call."""
     _of_tables.append(clear)
 
 
 def forget_with_calls(clear: Callable[[], None]) -> None:
-    """Has ``forget_calls``, and so ``forget_tables``, call ``clear``, which drops calls."""
+    """Registers ``clear``, which drops calls, for ``forget_calls`` and so ``forget_tables``."""
     _of_calls.append(clear)
 
 
 def _entries_for(
     sources: tuple[Source[W, C], ...], key: TuningKey, passed_over: list[str]
 ) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
-    """Yields the entries that may serve, best first; what is missing goes to ``passed_over``."""
+    """Yields the entries that may serve, best first; tables without one go to ``passed_over``."""
     for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
         keys = [
             key._replace(dtype=dtype, bucket=bucket)

@@ -1,4 +1,4 @@
-"""What a tuned table holds: kernels with their times, ranked for each workload."""
+"""The entries of a tuned table: kernels with their times, ranked for each workload."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from flashsmith.configs.family import C, W
 class Measured(Generic[C]):
     """One configuration's time, in milliseconds, and speed.
 
-    ``ms``, its percentiles and ``tflops`` are of runs in turn, as ``time_interleaved`` has
-    them; ``ms_back_to_back`` is of runs without a pause.
+    ``ms``, its percentiles and ``tflops`` are measured with candidates in turn
+    (``time_interleaved``); ``ms_back_to_back`` is measured in runs without a pause.
     """
 
     config: C
-    ms: float  # median; of decode the geometric mean over lengths
+    ms: float  # median; for decode the geometric mean over lengths
     ms_p20: float
     ms_p80: float
     tflops: float | None = None  # None where times are means over lengths
-    ms_back_to_back: float | None = None  # None where it was not tuned for
-    in_portfolio: bool = True  # else it is a measurement alone, and serves nothing
+    ms_back_to_back: float | None = None  # None: it was not measured
+    in_portfolio: bool = True  # False: a measurement alone, which is never chosen
 
     @property
     def cost(self) -> float:
-        """What tables are ranked by: the geometric mean of the times in both regimes."""
+        """The number that ranks kernels: the geometric mean of the times in both regimes."""
         return math.sqrt(self.ms * (self.ms_back_to_back or self.ms))
 
     def described(self) -> str:
@@ -41,14 +41,14 @@ class Entry(Generic[W, C]):
     """The fastest configurations of one workload; they serve all problems of its bucket."""
 
     workload: W
-    tried: int  # configurations, with the excluded
+    tried: int  # configurations, with the excluded ones
     excluded: Mapping[str, str]  # kernel -> what is wrong with it
-    heuristic_ratio: float | None  # cost of the heuristic's choice / that of the best
+    heuristic_ratio: float | None  # cost of the heuristic's choice / cost of the best
     ranked: tuple[Measured[C], ...]  # fastest first
 
     @property
     def choices(self) -> tuple[Measured[C], ...]:
-        """What of it may serve, fastest first."""
+        """The configurations in the portfolio, fastest first."""
         return tuple(row for row in self.ranked if row.in_portfolio)
 
     def loss(self, row: Measured[C]) -> float:

@@ -1,4 +1,4 @@
-"""Which configuration ``attention`` takes for tensors, in torch's terms."""
+"""Chooses the configuration of ``attention`` for tensors."""
 
 from __future__ import annotations
 
@@ -38,27 +38,26 @@ def select_config(
     *,
     k: torch.Tensor | None = None,
 ) -> AttentionKernelConfig:
-    """Returns the configuration for q and k: from the tuned tables of its GPU, else by heuristic.
+    """Returns the configuration for q and k: from the GPU's tuned tables, else by heuristic.
 
-    In this order: the user's table (`flashsmith tune`), the table shipped with the package; then
-    their entries for grids that fill the GPU otherwise, the most alike first; then all of this for
-    the other 16-bit dtype, whose tiles serve as well; then the heuristic of the newest family that
-    serves. Kernels of the sm90 family come into question on compute capability 9.0 alone. CPU
-    tensors: the heuristic of the plainest family that serves. Where there are few queries for many
-    keys, and the forward's tiles would leave SMs idle: decode's (`configs/few_queries.py`).
-    Nothing is ever measured here.
-    `flashsmith tune --explain` shows the choice.
+    The order is: the user's table (`flashsmith tune`), then the table shipped with the package;
+    then their entries for other fills of the GPU, most similar first; then the same for the other
+    16-bit dtype, whose tiles serve as well; then the heuristic of the newest family that serves.
+    The sm90 family serves compute capability 9.0 alone. CPU tensors take the heuristic of the
+    plainest family that serves. For few queries over many keys, if the forward's tiles would leave
+    SMs idle, decode serves (`configs/few_queries.py`). Nothing is measured here. `flashsmith tune
+    --explain` shows the choice.
 
     Args:
         q: (batch, seq_len_q, n_heads, d_head), float16 or bfloat16.
-        causal: Whether the kernel masks what lies ahead.
-        device: Where the kernel will run; None: where q is.
-        k: (batch, seq_len_k, n_heads_kv, d_head); None: as q.
+        causal: Whether each query masks the keys ahead of its diagonal.
+        device: The device on which the kernel will run; None: q's.
+        k: (batch, seq_len_k, n_heads_kv, d_head); None: shaped as q.
 
     Raises:
-        TypeError: The dtype is another one.
-        ValueError: q or k has not 4 dimensions, they do not fit each other, or no family takes the
-            d_head there.
+        TypeError: The dtype is not supported.
+        ValueError: q or k does not have 4 dimensions, they do not fit each other, or no family
+            supports the d_head on the device.
     """
     return _select(device or q.device, q.dtype, q.shape, q.shape if k is None else k.shape, causal)
 
@@ -79,7 +78,7 @@ forget_with_tables(_select.cache_clear)
 
 
 def dtype_of(dtype: torch.dtype, device: torch.device) -> DType:
-    """Returns the DType that configurations have for q's. Raises TypeError for one they lack."""
+    """Returns the DType of a torch dtype. Raises TypeError for a dtype without kernels."""
     if dtype not in _DTYPES:
         raise TypeError(
             f"q has dtype {dtype}; supported are torch.float16 and torch.bfloat16"
@@ -89,8 +88,8 @@ def dtype_of(dtype: torch.dtype, device: torch.device) -> DType:
 
 
 def advice_under_autocast(dtype: torch.dtype, device: torch.device) -> str:
-    """Returns the end of a message about a float32 tensor that came while autocast is on: autocast
-    does not cast the arguments of flashsmith's own functions."""
+    """Returns the end of an error message about a float32 tensor under autocast, which does not
+    cast the arguments of flashsmith's own functions."""
     if dtype != torch.float32 or not torch.is_autocast_enabled(device.type):
         return ""
     wanted = torch.get_autocast_dtype(device.type)
@@ -104,11 +103,11 @@ def advice_under_autocast(dtype: torch.dtype, device: torch.device) -> str:
 def select_for(
     workload: Workload, device: torch.device, is_cache: bool | None = None
 ) -> AttentionKernelConfig:
-    """Returns the configuration for a workload on a device. Args, raises: as ``choose``."""
+    """Returns the configuration for a workload on a device. Args, raises: see ``choose``."""
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
     variant = workload.variant
     if isinstance(chosen, FewQueriesChoice):
-        variant = replace(variant, varlen=False)  # as its kernels have it
+        variant = replace(variant, varlen=False)  # decode's kernels have no varlen variant
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 
@@ -121,11 +120,11 @@ def select_fp8(
 ) -> ForwardKernelConfig:
     """Returns the configuration for q and k of float8_e4m3fn, by heuristic.
 
-    Of O's dtype, which is v's; with v of 8 bits ``out``'s, or bfloat16.
+    The configuration's dtype is O's: v's dtype, or with FP8 v ``out``'s, by default bfloat16.
 
     Raises:
-        DeviceError: The GPU is none of compute capability 9.0.
-        TypeError: v or out has another dtype.
+        DeviceError: The GPU's compute capability is not 9.0.
+        TypeError: The dtype of v or out is not supported.
         ValueError: No kernel has room for the rows.
     """
     gpu, capability = gpu_of(q.device)
@@ -154,13 +153,13 @@ def select_fp8(
 
 @functools.cache
 def reads_pages(device: torch.device) -> bool:
-    """Returns whether kernels of the forward take keys in pages on a device. Raises DeviceError:
-    The GPU is too old for every family."""
+    """Returns whether the forward's kernels read paged keys on a device. Raises DeviceError: The
+    GPU is too old for every family."""
     return reads_pages_on(*gpu_of(device))
 
 
 def gpu_of(device: torch.device) -> tuple[str | None, Capability | None]:
-    """Returns the name and compute capability of a device; None of a CPU."""
+    """Returns the name and compute capability of a device; None and None for a CPU."""
     if device.type != "cuda":
         return None, None
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
@@ -172,10 +171,10 @@ _reasons: dict[tuple[KernelConfig, Variant, torch.device], str] = {}
 def remember_reason(
     config: KernelConfig, variant: Variant, device: torch.device, reason: str
 ) -> None:
-    """For ``why_chosen``."""
+    """Remembers the reason of a choice for ``why_chosen``."""
     _reasons[config, replace(variant, padded=False), device] = reason
 
 
 def why_chosen(config: KernelConfig, variant: Variant, device: torch.device) -> str | None:
-    """Why ``select_for`` took a configuration, the last time; None if it did not."""
+    """Returns why ``select_for`` chose a configuration the last time; None if it did not."""
     return _reasons.get((config, replace(variant, padded=False), device))

@@ -1,4 +1,4 @@
-"""Every kernel that ``attention`` may take somewhere, for building them ahead of time."""
+"""Lists every kernel that ``attention`` may take on a GPU, to build them ahead of time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def served_instances(
     d_heads: Iterable[int] = D_HEADS,
     variants: Iterable[Variant] = VARIANTS,
 ) -> list[KernelId]:
-    """Returns what ``attention`` takes for all shapes that it serves on a GPU, sorted.
+    """Returns the kernels that ``attention`` takes for all shapes on a GPU, sorted.
 
-    The tables' choices for each bucket, and where there is none, the heuristic's; and decode's for
-    few queries.
+    They are the choices of tables or the heuristic for each bucket, and decode's for few queries.
 
     Args:
         gpu: The GPU's name, or an architecture; None: CPU tensors, on the emulator.
-        capability: The GPU's; None: going by its name.
+        capability: The GPU's compute capability; None: derived from its name.
 
     Raises:
         DeviceError: The GPU is too old for every family.
@@ -58,21 +57,23 @@ def served_instances(
                 choice = choose_for(FORWARD, workload, gpu, capability)
                 configs = [choice.config]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
-                    # The heuristic may come first for some of the bucket, and tells more apart.
+                    # The heuristic, which distinguishes more than buckets, may come first for part
+                    # of this bucket.
                     configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 
 
 def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:
-    """Returns whether what was measured for just this bucket was chosen."""
+    """Returns whether the choice was measured for exactly this bucket."""
     if choice.source is None or choice.entry is None:
         return False
     return choice.source.table.key_of(choice.entry.workload).bucket == key.bucket
 
 
 def gpus_with_tables(arch: str) -> list[str]:
-    """The GPUs of an architecture that a shipped table, or one of the user's, is for."""
+    """Returns the GPUs of an architecture for which there is a shipped table or one of the
+    user's."""
     capability = capability_of(arch)
     folders = {path(arch).parent: None for path in (shipped_table_path, user_table_path)}
     names: dict[str, None] = {}
@@ -82,5 +83,5 @@ def gpus_with_tables(arch: str) -> list[str]:
             if capability_of(name) == capability:
                 names[name] = None
         except (TuningError, KeyError, ValueError):
-            continue  # ``attention`` warns of it when it serves such a GPU
+            continue  # ``attention`` warns of such a table when it serves its GPU
     return list(names)

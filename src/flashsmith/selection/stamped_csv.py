@@ -1,6 +1,6 @@
 """CSV files of measurements: the stamp in comments above the header, then rows.
 
-The first line says how many rows there are, so that a file that was cut off is known.
+The first line says how many rows there are, so that a truncated file is noticed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class StampedCsv:
-    """How one kind of file looks.
+    """The format of one kind of file.
 
-    title: How its first line begins.
-    format: Another number for other columns, or another meaning of them.
+    title: The beginning of the first line.
+    format: The format's number, which changes with the columns or their meaning.
     """
 
     title: str
@@ -43,7 +43,7 @@ class StampedCsv:
         """Returns the stamp and the rows.
 
         Raises:
-            ValueError: It is no such file, or not a whole one.
+            ValueError: The text has another format or is truncated.
         """
         try:
             return self._from_text(text)
@@ -64,7 +64,7 @@ class StampedCsv:
         return stamp, rows
 
     def _check_title(self, line: str) -> int:
-        """Returns how many rows there should be."""
+        """Returns the number of rows that the first line promises."""
         match = re.fullmatch(rf"{self.title}, format (\d+), (\d+) rows\n", line)
         if match is None:
             raise ValueError(f"its first line is not like {self.title!r}")
@@ -81,8 +81,8 @@ def _stamped(line: str) -> tuple[str, str]:
 
 
 def read_measure(row: Row, name: str) -> float:
-    """Returns a time, a speed or a ratio. Raises ValueError: The column has none that a
-    measurement gives."""
+    """Returns a time, a speed or a ratio. Raises ValueError: The value is not finite and above
+    0."""
     value = float(row[name])
     if not 0 < value < math.inf:
         raise ValueError(f"{name} is {row[name]!r}; expected a number above 0")
@@ -90,7 +90,7 @@ def read_measure(row: Row, name: str) -> float:
 
 
 def read_count(row: Row, name: str) -> int:
-    """Raises ValueError: The column has no count."""
+    """Returns a count. Raises ValueError: The value is not a whole number from 0 on."""
     value = int(row[name])
     if value < 0:
         raise ValueError(f"{name} is {row[name]!r}; expected a whole number from 0 on")
@@ -98,7 +98,7 @@ def read_count(row: Row, name: str) -> int:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replaces the file whole: a reader sees the old or the new one. Makes its folder."""
+    """Replaces a file atomically: a reader sees the old or the new one. Makes its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,4 +1,4 @@
-"""While the chosen kernel is being built, one that exists serves."""
+"""Stand-ins: an existing kernel serves while the chosen one is being built."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from flashsmith.selection.select import gpu_of, remember_reason
 
 logger = logging.getLogger("flashsmith")
 
-# A capture of a CUDA graph must load nothing, so the switch is tried again after it. And a call
-# that is thought over while a build ends may remember the stand-in.
+# A capture of a CUDA graph must load nothing, so the switch to the chosen kernel is tried again
+# afterwards. A call that chooses while a build ends may also remember the stand-in.
 _LATER_SECONDS = 1.0
-# After a build failed, another process may have a compiler that succeeds, and share its cache.
+# After a build failed, another process that shares the cache may have a compiler that succeeds.
 _LOOK_AGAIN_SECONDS = 60.0
 
 
@@ -49,10 +49,10 @@ def at_hand(
 ) -> AttentionKernelConfig:
     """Returns what to call now: ``config``, or a stand-in while its kernel is in no library.
 
-    The kernel is then built in the background, and the calls that are remembered are forgotten when
-    it is there. A call that wants it meanwhile, or after its build failed, searches for nothing.
-    Stand-ins are kernels that ``attention`` might choose, too: their soak was clean. Where there is
-    none, or building in the background is off, ``config``: its call waits.
+    The kernel is then built in the background, and remembered calls are dropped when it is there.
+    Until then, or after its build failed, a call that needs it does not search again. Stand-ins are
+    kernels that ``attention`` might choose too, so the soak found them right. If there is none, or
+    background builds are off, the result is ``config``, and its call waits.
     """
     if not _builds_in_background(device):
         return config
@@ -87,7 +87,7 @@ def _builds_in_background(device: torch.device) -> bool:
 def _find_stand_in(
     wanted: _BuildKey, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
-    """Returns the one most like the kernel, of those that are ``there``."""
+    """Returns the kernel of ``there`` that is most similar to the wanted one."""
     config, variant = wanted.instance.config, wanted.instance.variant
     trusted = {
         KernelId(cfg, variant)
@@ -100,7 +100,8 @@ def _find_stand_in(
 
 
 def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernelConfig]:
-    """Yields what tables and heuristics name for the kernel's dtype, d_head and variant."""
+    """Yields the configurations of tables and heuristics for the kernel's dtype, d_head and
+    variant."""
     config, variant, (gpu, capability) = instance.config, instance.variant, gpu_of(device)
     families = FORWARD.families_for(gpu, capability)
     for family in families:
@@ -111,7 +112,7 @@ def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernel
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():
             for row in entry.ranked:
-                # A soak is of one dtype, so nothing is lent to the other here.
+                # The soak ran with this dtype, so a row of the other dtype is not trusted here.
                 same = (row.config.dtype, row.config.d_head) == (config.dtype, config.d_head)
                 if same and family_of(row.config) in families:
                     yield row.config.with_room_for(variant)
@@ -125,19 +126,19 @@ def _forget_calls_later() -> None:
 
 @dataclass
 class _Order:
-    """What is known of a kernel that was ordered."""
+    """The state of a kernel that was ordered."""
 
     stand_in: AttentionKernelConfig
-    # The time, in seconds of time.monotonic(), from which on the kernel may be found: infinite
-    # while it waits or is built, and minus infinity once it was built.
+    # The time, in seconds of time.monotonic(), from which on a look-up may succeed: infinity while
+    # the kernel waits or is built, minus infinity once it was built.
     worth_a_look: float = math.inf
 
 
 class _Builds:
-    """Has kernels built side by side: what was ordered last first, each once.
+    """Builds kernels in parallel, the last ordered first, each once.
 
-    Each of its threads waits for a process that builds, and ends when nothing is left to build.
-    They are daemons, so that a program ends though they wait.
+    Each thread waits for a build process, and ends when no kernel is left to build. The threads are
+    daemons, so that they do not keep the program alive.
     """
 
     def __init__(self) -> None:
@@ -151,10 +152,11 @@ class _Builds:
         return bool(self._orders)
 
     def stand_in_for(self, wanted: _BuildKey) -> AttentionKernelConfig | None:
-        """Returns what stands in for a kernel that is known not to be there; None: it is worth a
-        look.
+        """Returns the stand-in for a kernel that is known to be missing; None: a look-up may
+        succeed.
 
-        A look compares sources and reads the cache, which calls of ever new lengths would pay for.
+        A look-up compares sources and reads the cache, too slow for calls whose lengths always
+        change.
         """
         order = self._orders.get(wanted)
         if order is None or time.monotonic() >= order.worth_a_look:
@@ -162,7 +164,7 @@ class _Builds:
         return order.stand_in
 
     def order(self, wanted: _BuildKey, stand_in: AttentionKernelConfig) -> None:
-        """Has a kernel built, once, before those that were ordered earlier and still wait."""
+        """Orders a kernel's build, once, before those that were ordered earlier and still wait."""
         with self._lock:
             order = self._orders.get(wanted)
             if order is None:
@@ -177,7 +179,7 @@ class _Builds:
                 if not self._builders:  # no thread could be started before
                     self._start_builder()
             elif -math.inf < order.worth_a_look <= time.monotonic():
-                # It failed, and the caller has looked in vain.
+                # The build failed, and the caller's look-up did too.
                 order.stand_in = stand_in
                 order.worth_a_look = time.monotonic() + _LOOK_AGAIN_SECONDS
 
@@ -185,7 +187,7 @@ class _Builds:
         thread = threading.Thread(target=self._work, name="flashsmith builds", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the interpreter ends, or the system has no more threads
+        except RuntimeError as error:  # at exit, or if the system has no more threads
             logger.warning("no kernel is built in the background: %s", error)
             return
         self._builders += 1
@@ -218,8 +220,8 @@ class _Builds:
 
 
 def _max_builders() -> int:
-    """Returns how many kernels are built at a time, which leaves a core to the program if there are
-    two."""
+    """Returns how many kernels are built at a time; on two or more cores one is left to the
+    program."""
     return max(1, min(default_jobs(), len(os.sched_getaffinity(0)) - 1))
 
 
@@ -227,8 +229,8 @@ _builds = _Builds()
 
 
 def _start_anew_in_child() -> None:
-    """The threads that build are the parent's, and one may have held the lock. What they were to
-    build is ordered again by the calls that want it, so none goes on with what is remembered."""
+    """Starts with no orders in a child process: the build threads are the parent's, and one may
+    have held the lock. Calls order their kernels again, so remembered calls are dropped."""
     global _builds
     had_orders, _builds = _builds.had_orders, _Builds()
     if had_orders:

@@ -1,7 +1,7 @@
 """A tuned table as CSV: a row for each kernel, beside the columns of its operation's workloads.
 
-The rows of an entry follow each other, the fastest first, and those of excluded kernels last. The
-first line names the operation, but for the forward.
+The rows of an entry follow each other, fastest first, and excluded kernels last. The first line
+names the operation, except for the forward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLUMNS = ("tried", "heuristic_ratio", "kernel", *_TIMES, "portfolio", "exclude
 
 
 def title_of(operation: Operation[Any, Any]) -> str:
-    """Returns how the first line of its tables begins."""
+    """Returns the beginning of the first line of the operation's tables."""
     return "# flashsmith tuned table" + ("" if operation is FORWARD else f" of {operation.name}")
 
 
@@ -36,8 +36,8 @@ def to_text(
 
 
 def from_text(text: str) -> tuple[Operation[Any, Any], dict[str, str], list[Entry[Any, Any]]]:
-    """Whose table it is, the stamp and the entries. Raises ValueError: It is no such table, or not
-    a whole one."""
+    """Returns a table's operation, stamp and entries. Raises ValueError: The text has another
+    format or is truncated."""
     named = (each for each in OPERATIONS if text.startswith(f"{title_of(each)},"))
     operation = next(named, FORWARD)
     stamp, rows = _csv_of(operation).from_text(text)

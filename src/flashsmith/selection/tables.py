@@ -1,4 +1,4 @@
-"""Tables of tuned configurations: what is in them, where they are, which may be used here."""
+"""Tables of tuned configurations: their contents, their paths, and which may be used here."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SHIPPED = Path(__file__).with_name("tuned")
 
 
 def gpu_slug(gpu: str) -> str:
-    """The name of a GPU as files are called after it: `NVIDIA H200` -> `h200`."""
+    """Returns a GPU's name as file names have it: `NVIDIA H200` -> `h200`."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
 
 
-# How a field of a stamp is called in messages, and what of it is compared. Of an interrupted run of
-# the tuner all of them are; of a table that is to be used, those of ``Table.requirements``.
+# Names of stamp fields in messages, and the part of each that is compared. An interrupted run of
+# the tuner compares all fields, a table in use those of ``Table.requirements``.
 _TITLES: Mapping[str, str] = {
     "gpu": "GPU",
     "driver_version": "driver (major version)",
@@ -44,17 +44,17 @@ _COMPARED_PART: Mapping[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True)
 class Table(Generic[W, C]):
-    """What was measured of one operation on one GPU; the stamp says where and with what."""
+    """The measurements of one operation on one GPU; the stamp says where and with what."""
 
     operation: Operation[W, C] = field(compare=False)
     stamp: Mapping[str, str]
     entries: Mapping[TuningKey, Entry[W, C]]
 
     def requirements(self, gpu: str) -> dict[str, str]:
-        """Returns what the stamp has to say for the table to be used now, on the GPU of this name.
+        """Returns the stamp that a table must have to be used now, on the GPU of this name.
 
-        Tables hold times of kernels, and that they were right in the soak: of other sources of the
-        families that are in it, neither is known.
+        A table's times, and the soak's verdict, hold for the kernel sources that were measured. So
+        the hash of each family in the table must agree.
         """
         rows = (row for entry in self.entries.values() for row in entry.ranked)
         families = {type(row.config) for row in rows}
@@ -71,28 +71,28 @@ class Table(Generic[W, C]):
         return cls(operation, stamp, {empty.key_of(each.workload): each for each in entries})
 
     def key_of(self, workload: W) -> TuningKey:
-        """On the table's GPU."""
+        """Returns the key of a workload on the table's GPU."""
         return workload.tuning_key(count_sms(self.stamp.get("gpu", "")))
 
     @classmethod
     def read(cls, path: Path) -> Table[Any, Any]:
-        """Raises TuningError if the file cannot be read or is no such table."""
+        """Raises TuningError if the file cannot be read or is not a tuned table."""
         try:
             return cls.of(*from_text(path.read_text()))
         except (OSError, ValueError, TypeError) as error:
             raise TuningError(f"the tuned table {path} cannot be used: {error}") from error
 
     def write(self, path: Path) -> None:
-        """Replaces the file whole: a reader sees the old or the new one."""
+        """Replaces a file atomically: a reader sees the old or the new one."""
         entries = (self.entries[key] for key in sorted(self.entries))
         replace_file(path, to_text(self.operation, self.stamp, entries))
 
 
 def read_for(operation: Operation[W, C], gpu: str, path: Path) -> Table[W, C]:
-    """Returns a table that may be used for an operation on the GPU of this name.
+    """Returns the table in a file if it may be used for an operation on the GPU of this name.
 
     Raises:
-        TuningError: The file is no table of the operation, or not one for there.
+        TuningError: The file holds no table of this operation for this GPU and these kernels.
     """
     table = Table.read(path)
     if table.operation is not operation:
@@ -106,7 +106,7 @@ def read_for(operation: Operation[W, C], gpu: str, path: Path) -> Table[W, C]:
 
 
 def user_table_path(gpu: str, operation: Operation[Any, Any] = FORWARD) -> Path:
-    """Where the user's own table of an operation for this GPU is, or would be.
+    """Returns the path of the user's table of an operation for this GPU; it may not exist.
 
     Raises:
         TuningError: The user has no home directory.
@@ -115,25 +115,25 @@ def user_table_path(gpu: str, operation: Operation[Any, Any] = FORWARD) -> Path:
 
 
 def shipped_table_path(gpu: str, operation: Operation[Any, Any] = FORWARD) -> Path:
-    """Where the table that comes with the package for this GPU is, if there is one."""
+    """Returns the path of the shipped table for this GPU; it may not exist."""
     return _SHIPPED / _file_name(gpu, operation)
 
 
 def _file_name(gpu: str, operation: Operation[Any, Any]) -> str:
-    """`h200.csv` for the forward, `h200-decode.csv` for others."""
+    """Returns `h200.csv` for the forward, `h200-decode.csv` for decode."""
     return gpu_slug(gpu) + ("" if operation is FORWARD else f"-{operation.name}") + ".csv"
 
 
 def shipped_table_paths() -> list[Path]:
-    """Returns all tables that come with the package."""
+    """Returns the paths of all tables that come with the package."""
     return sorted(_SHIPPED.glob("*.csv"))
 
 
 def mismatches(stamp: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Why results with ``stamp`` cannot stand for ``here``; only what ``here`` has is compared.
+    """Returns why results with ``stamp`` are not valid for ``here``; only fields of ``here`` count.
 
-    The GPU's name, the driver's major version and the sources of the kernels must agree. What a
-    stamp has not recorded agrees with nothing.
+    The GPU's name, the driver's major version and the sources of the kernels must agree. A field
+    that the stamp has not recorded agrees with nothing.
     """
     return [
         f"{title}: {stamp.get(name, 'not recorded')} there, {here[name]} here"

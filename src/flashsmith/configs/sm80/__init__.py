@@ -1,1 +1,1 @@
-"""What the sm80 family (mma.sync, cp.async) can build."""
+"""The sm80 family (mma.sync, cp.async): configurations, legality and declared sets."""

@@ -1,6 +1,6 @@
-"""The backward of the sm80 family: the configuration, and which of them can be built.
+"""The backward of the sm80 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flashsmith.gpus import (
 )
 
 BACKWARD = "backward"  # the feature of every short form of a backward
-STATISTICS_ROWS = 64  # queries of a block of row statistics
+STATISTICS_ROWS = 64  # queries in a block of row statistics
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 SUPPORTED_VALUES = {
     "d_head": D_HEADS,
@@ -36,32 +36,33 @@ SUPPORTED_VALUES = {
     "n_warps": (4, 8),
     "n_stages": (1, 2),
 }
-MIN_COLUMNS = 32  # rows of the visited side whose scores are in registers at a time, or more
+MIN_COLUMNS = 32  # min rows of the visited side whose scores are in registers at a time
 MAX_ACCUMULATOR_REGISTERS = 208  # of a thread; the rest are for addresses and fragments
 
 
 @dataclass(frozen=True, order=True)
 class FlashBackwardKernelConfig(BackwardKernelConfig):
-    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+    """A backward's configuration: one point of the space, with the fields of the C++ struct of the
+    same name.
 
-    Its kernels have one shape: a block keeps some rows and visits those of the other side. Blocks
-    of queries add up dQ, blocks of keys dK and dV. Nothing is added up in memory, so that results
-    are the same at every run.
+    All its kernels work alike: a block keeps some rows and visits the rows of the other side.
+    Blocks of queries accumulate dQ, blocks of keys dK and dV. Nothing is accumulated in global
+    memory, so results are the same in every run.
 
     dtype: element type of all tensors; sums and statistics are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
     B_r: rows of Q and dO, or of K and V, that a thread block keeps.
-    B_c: rows of the other side that are in shared memory at a time.
+    B_c: rows of the other side in shared memory at a time.
     n_warps: warps of a thread block, which share the rows that it keeps.
-    n_stages: tiles of the visited side that are in shared memory at a time; with 2 the next ones
-        load while this one is worked on.
-    split_dK_dV: dK and dV are added up by blocks of their own, which leaves registers for long
-        rows and computes the scores once more.
+    n_stages: tiles of the visited side in shared memory at a time; with 2 the next one loads while
+        this one is computed.
+    split_dK_dV: separate blocks accumulate dK and dV, which leaves registers for long rows but
+        computes the scores once more.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -91,7 +92,7 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def plainest_gpu(self) -> str:
-        """Some tiles need more shared memory than sm_80 has."""
+        """The plainest GPU; some tiles need more shared memory than sm_80 has."""
         return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     def problems(self, gpu: str = "sm_80") -> list[str]:
@@ -112,7 +113,8 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """Tiles of the kept rows and, in every stage, of the visited ones: Q and dO, or K and V."""
+        """Tiles of the kept rows and, for every stage, of the visited ones: Q and dO, or K and
+        V."""
         row = 2 * self.d_head * ELEMENT_BYTES
         return {
             "kept rows": self.B_r * row,
@@ -122,10 +124,9 @@ class FlashBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """Scores, their gradients, and dK and dV together or one of them.
+        """Registers for scores, their gradients, and dK and dV together or one of them.
 
-        Where those of a whole tile do not fit, there are as many scores at a time as MIN_COLUMNS
-        has.
+        If the scores of a whole tile do not fit, MIN_COLUMNS columns are computed at a time.
         """
         m_tiles = self.B_r // (MMA_M * self.n_warps)
         results = m_tiles * (1 if self.split_dK_dV else 2) * self.d_head // 2

@@ -11,7 +11,7 @@ from flashsmith.dtype import DType
 
 
 class BackwardTiles(NamedTuple):
-    """All of a configuration but the element type and d_head."""
+    """All fields of a configuration but the element type and d_head."""
 
     B_r: int
     B_c: int
@@ -20,8 +20,8 @@ class BackwardTiles(NamedTuple):
     split_dK_dV: bool
 
 
-# Measured on the H200, docs/log/backward.md. Up to d_head 128 a warp keeps 32 rows, which
-# halves what it reads of the visited tiles; at 128 that leaves registers for dK or dV, not both.
+# The tiles were measured on the H200, docs/log/backward.md. Up to d_head 128 a warp keeps 32 rows,
+# which halves its reads of the visited tiles; at 128 that leaves registers for dK or dV, not both.
 _HEURISTIC = {
     64: BackwardTiles(128, 64, 4, n_stages=1, split_dK_dV=False),
     96: BackwardTiles(64, 64, 4, n_stages=1, split_dK_dV=False),
@@ -37,7 +37,7 @@ def heuristic(dtype: DType, d_head: int) -> FlashBackwardKernelConfig:
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[FlashBackwardKernelConfig]:
-    """Returns all that is legal."""
+    """Returns all combinations of supported values; the tuner drops illegal ones."""
     names = ("B_r", "B_c", "n_warps", "n_stages")
     every = product(*(SUPPORTED_VALUES[name] for name in names))
     return [

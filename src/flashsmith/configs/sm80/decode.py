@@ -1,6 +1,6 @@
-"""Decode of the sm80 family: the configuration, and which of them can be built.
+"""Decode of the sm80 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -41,37 +41,38 @@ SUPPORTED_VALUES = {
     "blocks_per_SM": (1, 2, 3, 4),
 }
 REGISTERS_PER_SM = 65536
-ALIGNMENT_BYTES = 128  # of what is in shared memory
-LONGEST_Q_IN_REGISTERS = 128  # d_head; longer rows of Q are in shared memory
+ALIGNMENT_BYTES = 128  # of the parts of shared memory
+LONGEST_Q_IN_REGISTERS = 128  # d_head; longer rows of Q stay in shared memory
 FP8_BYTES, FLOAT_BYTES = 1, 4
-SUM_ROW_PADDING, SUM_ROW_PADDING_FP8 = 8, 16  # between rows of sums, in numbers
-FRAGMENT_REGISTERS = 24  # of a thread: K's and V's fragments and addresses, at least
+SUM_ROW_PADDING, SUM_ROW_PADDING_FP8 = 8, 16  # between rows of partial results, in numbers
+FRAGMENT_REGISTERS = 24  # min registers of a thread for fragments of K and V and for addresses
 
 
 @formerly(token_scales="per_token_scale")
 @dataclass(frozen=True, order=True)
 class FlashDecodeKernelConfig(DecodeKernelConfig):
-    """How decode works: one point of the configuration space, the C++ struct of the same name.
+    """Decode's configuration: one point of the space, with the fields of the C++ struct of the same
+    name.
 
-    A block takes B_r rows of Q, of the heads that share one of the cache, over a part of the keys.
-    B_r / 16 of its warps are a team: they visit the same keys, each for 16 rows of its own. A team
-    waits for no other team.
+    A block computes B_r rows of Q, of the heads that share a head of the KV cache, over a split of
+    the keys. B_r / 16 of its warps form a team: they visit the same keys, each for 16 different
+    rows. A team waits for no other team.
 
-    dtype: element type of all tensors, but of K and V with fp8_cache; sums are FP32.
+    dtype: element type of all tensors, except K and V with fp8_cache; sums are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
     B_r: rows of Q that a thread block works on, packed from queries and heads: 16 for each warp of
         a team.
-    B_c: keys and values of a stage: a team visits so many at a time.
-    n_warps: warps of a thread block; its teams take turns in visiting keys.
-    n_stages: stages of each team; all but one load while one is worked on.
-    blocks_per_SM: thread blocks that an SM has at a time, and that the grid has for it.
-    fp8_cache: K and V have 8 bits, e4m3, which become 16 in registers.
-    per_token_scale: each row of K and V may have a scale of its own.
+    B_c: keys and values of a stage, which a team visits at a time.
+    n_warps: warps of a thread block; its teams visit blocks of keys in turn.
+    n_stages: stages of each team; all but one load while one is computed.
+    blocks_per_SM: thread blocks that an SM has at a time, and that the grid has for each SM.
+    fp8_cache: K and V are FP8 (e4m3), and are converted to 16 bits in registers.
+    per_token_scale: each row of K and V may have a scale (per-token scales).
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -88,7 +89,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
     tensor_core_rate: ClassVar[float] = 0.3
-    is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
+    is_set_of_kernels: ClassVar[bool] = True  # with the kernel that appends keys to a cache
     kernel_function: ClassVar[str] = "sm80::decode_kernels"
     static_configuration: ClassVar[str] = "sm80::StaticDecodeKernelConfig"
     kernel_arguments: ClassVar[str] = "DecodeKernelArgs"
@@ -118,12 +119,13 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
 
     @property
     def newer_gpus(self) -> tuple[str, ...]:
-        """Those that convert e4m3 by an instruction, and that let launches overlap."""
+        """Architectures that convert e4m3 by an instruction, and that let launches overlap."""
         return ("sm_89", "sm_90") if self.fp8_cache else ("sm_90",)
 
     @property
     def plainest_gpu(self) -> str:
-        """Some rings of stages, which the tuner tries, need more shared memory than sm_80 has."""
+        """The plainest GPU; some rings of stages, which the tuner tries, need more shared memory
+        than sm_80 has."""
         return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     @property
@@ -132,7 +134,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
 
     @property
     def row_warps(self) -> int:
-        """Of a team: 16 rows of Q each."""
+        """The warps of a team, with 16 rows of Q each."""
         return max(self.B_r // MMA_M, 1)
 
     @property
@@ -141,7 +143,7 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """A ring for each team, of stages of K and V; Q, and a word."""
+        """A ring of stages of K and V for each team, then Q, and a word for the queue."""
         q = ALIGNMENT_BYTES
         if self.d_head > LONGEST_Q_IN_REGISTERS:
             q = self.B_r * self.d_head * ELEMENT_BYTES
@@ -149,19 +151,19 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """O's sums, Q as an operand, and scores."""
+        """Registers for the accumulators of O, for Q as an operand, and for scores."""
         q = self.d_head // 4 if self.d_head <= LONGEST_Q_IN_REGISTERS else 0
         return {"O": self.d_head // 2, "Q": q, "S": self.B_c // 2}
 
     @property
     def ring_bytes(self) -> int:
-        """Of one team."""
+        """The bytes of one team's ring."""
         scales = 2 * WARP_SIZE * FLOAT_BYTES if self.per_token_scale else 0
         return self.n_stages * (2 * self.B_c * self.row_bytes + scales)
 
     @property
     def row_bytes(self) -> int:
-        """Of K or V."""
+        """The bytes of a row of K or V."""
         return self.d_head * (FP8_BYTES if self.fp8_cache else ELEMENT_BYTES)
 
 
@@ -176,7 +178,7 @@ def _scale_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 
 
 def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """Yields the warps of a team share its keys, and the copying of them."""
+    """Yields problems of sharing keys, and the copying of them, among the warps of a team."""
     if config.n_warps % config.row_warps:
         yield (
             f"n_warps is {config.n_warps}; {config.row_warps} warps are a team for {config.B_r} "
@@ -196,13 +198,15 @@ def _team_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
 
 
 def _rows_of_a_copy(config: FlashDecodeKernelConfig) -> int:
-    """That a warp copies side by side, 16 bytes a lane: whole ones, or parts of a power of two."""
+    """Returns how many rows a warp copies at a time, 16 bytes a lane: whole rows, or parts of a row
+    that are a power of two of chunks."""
     chunks = config.row_bytes // CHUNK_BYTES
     return WARP_SIZE // min(chunks & -chunks or 1, MAX_CHUNKS_SIDE_BY_SIDE)
 
 
 def _ring_problems(config: FlashDecodeKernelConfig) -> Iterator[str]:
-    """Yields a team's sums leave through its ring: rows of O, and two numbers a row."""
+    """Yields the problem of a ring that is too small for a team's partial result, which leaves
+    through it: rows of O, and two numbers a row."""
     row = config.d_head + (SUM_ROW_PADDING_FP8 if config.fp8_cache else SUM_ROW_PADDING) + 2
     needed = config.B_r * row * FLOAT_BYTES
     if needed > config.ring_bytes:

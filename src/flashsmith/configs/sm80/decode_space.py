@@ -14,7 +14,7 @@ from flashsmith.gpus import GpuArchitecture
 
 
 class DecodeTiles(NamedTuple):
-    """All of a configuration but the element type, d_head and B_r."""
+    """All fields of a configuration but the element type, d_head and B_r."""
 
     B_c: int
     n_warps: int
@@ -22,9 +22,9 @@ class DecodeTiles(NamedTuple):
     blocks_per_SM: int
 
 
-# By B_r. About 96 KB of stages a block: two on an SM of Hopper, one on older ones. Of
-# many rows a block leaves many sums, so there is one block of twice the warps, where registers
-# allow it.
+# The tiles by B_r and d_head. A block has about 96 KB of stages: two blocks fit on a Hopper SM, one
+# on older ones. A block of many rows leaves a large partial result, so there is one block of twice
+# the warps if registers allow it.
 _HEURISTIC = {
     16: {
         64: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
@@ -52,7 +52,7 @@ ROWS = tuple(_HEURISTIC)
 
 
 def _of_fp8(tiles: DecodeTiles) -> DecodeTiles:
-    """Of keys and values with half the bytes a stage holds twice as many."""
+    """Returns tiles for an FP8 cache: with half the bytes a stage holds twice as many keys."""
     return tiles._replace(B_c=2 * tiles.B_c)
 
 
@@ -64,16 +64,16 @@ _HEURISTIC_FOR_FP8[16] |= {
     256: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
 }
 
-# With per-token scales beside them. With the stages of above two of these would not fit the
+# The tiles for per-token scales. With the stages above, two blocks with scales would not fit the
 # smallest GPUs' 99 KB.
 _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
     96: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
     128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
 }
 
-# Of many work tiles of 16 rows, where an SM that begins or ends one has others on their
-# way: smaller blocks, more of them. What is not here is as above. They also stand in for blocks
-# that are too large for a GPU's shared memory.
+# The tiles for many work tiles of 16 rows: smaller blocks, and more of them, so that an SM that
+# begins or ends one tile has others in progress. A d_head that is missing here takes the tiles
+# above. These tiles also replace blocks that are too large for a GPU's shared memory.
 _HEURISTIC_FOR_MANY_TILES = {
     64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
     128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
@@ -83,11 +83,10 @@ _HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_FOR_MANY_TILES[128])}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
-    """Returns one configuration for each d_head, kind of cache and B_r: the least of ``ROWS`` that
-    takes the workload's rows, or the greatest; 16 with per-token scales. Of 16 rows another for
-    many work tiles. Raises ValueError for other d_heads. Scales of a cache of 16 bits are refused
-    elsewhere.
-    """
+    """Returns one configuration for each d_head, kind of cache and B_r: the min of ``ROWS`` that
+    covers the workload's rows, or the max; 16 with per-token scales. For 16 rows there is another
+    one for many work tiles. Raises ValueError for other d_heads. Scales of a 16-bit cache are
+    refused elsewhere."""
     fp8_cache = workload.fp8_cache
     per_token_scale = fp8_cache and workload.per_token_scale
     B_r = next((maximum for maximum in ROWS if workload.rows <= maximum), ROWS[-1])
@@ -108,8 +107,8 @@ def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
 def tuning_space(
     workload: DecodeWorkload, architecture: GpuArchitecture
 ) -> list[FlashDecodeKernelConfig]:
-    """Of the heuristic's B_r and kind of cache: all slices of keys, numbers of warps and of blocks,
-    with as many stages as an SM's shared memory then has room for."""
+    """Returns all B_c, numbers of warps and of blocks for the heuristic's B_r and kind of cache,
+    with as many stages as an SM's shared memory then holds."""
     usual = heuristic(workload)
     values = (SUPPORTED_VALUES[name] for name in ("B_c", "n_warps", "blocks_per_SM"))
     found = []
@@ -123,6 +122,6 @@ def tuning_space(
 
 
 def _fits(config: FlashDecodeKernelConfig, architecture: GpuArchitecture) -> bool:
-    """Returns whether an SM has as many blocks at a time as the configuration says."""
+    """Returns whether an SM holds as many blocks as the configuration says."""
     maximum = architecture.blocks_by_shared_memory(config.shared_memory_bytes)
     return config.blocks_per_SM <= maximum and config.is_buildable(architecture.name)

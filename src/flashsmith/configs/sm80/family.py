@@ -1,4 +1,4 @@
-"""The families of the sm80 architecture, which run on all that came after it."""
+"""The families of the sm80 architecture, which run on all later architectures."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ SM80_FORWARD = forward_family(
         forward_space.get_autotuning_kernel_configs,
         tuple((name, SUPPORTED_VALUES[name]) for name in _BLOCKS),
     ),
-    is_rival=False,  # sm90's was the faster wherever both were measured
+    is_rival=False,  # sm90's forward was faster wherever both were measured
 )
 SM80_BACKWARD = backward_family(
     FlashBackwardKernelConfig,
@@ -41,7 +41,7 @@ SM80_BACKWARD = backward_family(
     "one configuration for each d_head, which computes dQ by itself",
     backward_space.tuning_space,
 )
-# For GPUs of less shared memory.
+# This family is for GPUs with less shared memory.
 SM80_SMALL_SUMS_BACKWARD = backward_family(
     Sm80SumsBackwardKernelConfig,
     sums_backward_space.small_heuristic,
@@ -64,7 +64,7 @@ SM80_DECODE = decode_family(
     decode_space.ROWS,
     decode_space.tuning_space,
 )
-# From the plainest.
+# The plainest family comes first.
 SM80_FAMILIES: tuple[Family[Any, Any], ...] = (
     SM80_FORWARD,
     SM80_BACKWARD,

@@ -1,6 +1,6 @@
-"""Forward kernels of the sm80 family: the configuration, and which of them can be built.
+"""Forward kernels of the sm80 family: their configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from flashsmith.gpus import (
 )
 
 MMA_M = 16  # mma.sync.m16n8k16: rows of Q in a fragment
-MMA_K = 16  # elements of a fragment along the dimension that is summed over
-CHUNK_BYTES = 16  # what a thread copies at a time
-MAX_CHUNKS_SIDE_BY_SIDE = 16  # that the threads copy of one row at a time
+MMA_K = 16  # elements of a fragment along the summed dimension
+CHUNK_BYTES = 16  # bytes that a thread copies at a time
+MAX_CHUNKS_SIDE_BY_SIDE = 16  # max chunks of one row that threads copy at a time
 MIN_COMPUTE_CAPABILITY = (8, 0)  # cp.async, ldmatrix and the BF16 mma
 
-# FP32 accumulators S and O that a thread may hold; the rest are for addresses and fragments.
+# Max FP32 accumulators of S and O in a thread; the rest are for addresses and fragments.
 MAX_ACCUMULATOR_REGISTERS = 224
 _OTHER_REGISTERS = 72
 _COST_OF_SINGLE_ROWS = 1.1
@@ -47,35 +47,36 @@ _LOAD_TILES = ("Q_mma_load_K_tiles", "K_mma_load_K_tiles", "V_mma_load_K_tiles")
 
 @dataclass(frozen=True, order=True)
 class FlashForwardKernelConfig(ForwardKernelConfig):
-    """How a kernel works: one point of the configuration space, the C++ struct of the same name.
+    """A forward kernel's configuration: one point of the space, with the fields of the C++ struct
+    of the same name.
 
-    A thread block walks with B_r rows of Q over K and V, in blocks of B_c rows.
+    A thread block iterates with B_r rows of Q over K and V, in blocks of B_c rows.
 
     dtype: element type of Q, K, V and O; sums and statistics are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
     B_r: rows of Q that a thread block works on.
-    B_c: rows of K and V that are in shared memory at a time.
+    B_c: rows of K and V in shared memory at a time.
     n_warps: warps of a thread block, which share the rows of Q. Each reads all of K and V from
         shared memory.
-    async_copy: global to shared memory with cp.async, past the registers, and the warp goes on;
-        else a load to registers and a store, and the warp waits.
-    eager_load_blocks: load the next K and V block as early as their buffer is free, else right
-        before its use. It makes sense with async_copy: an early load would else hold the block in
-        registers.
-    swizzled: permute the 16-byte chunks of a shared-memory row against bank conflicts: chunk c of
-        row r lies at c ^ (r % 8), at d_head 96 at c ^ (r % 8 / 2).
+    async_copy: copy from global to shared memory with cp.async, which bypasses registers and does
+        not block the warp; else by a load to registers and a store, for which the warp waits.
+    eager_load_blocks: load the next block of K and V as soon as its buffer is free, else right
+        before its use. It needs async_copy to be useful: otherwise an early load would hold the
+        block in registers.
+    swizzled: permute the 16-byte chunks of a shared-memory row to avoid bank conflicts: chunk c of
+        row r is at c ^ (r % 8), for d_head 96 at c ^ (r % 8 / 2).
     Q_mma_load_K_tiles, K_mma_load_K_tiles, V_mma_load_K_tiles: fragments (16 elements along the
-        dimension that is summed over) that are loaded from shared memory before the mma that use
-        them; 0: all. A whole Q stays in registers for the kernel's life.
+        summed dimension) that are loaded from shared memory before the mma that use them; 0: all. A
+        whole Q stays in registers for the kernel's life.
     mma_double_buffer_loads: load the next group of fragments before the current group's mma.
     optimized_softmax: the softmax scale is folded into the exponential's multiply-add, row sums are
-        reduced across lanes once, and O is rescaled only where a row's maximum has grown by more
-        than 2^8.
+        reduced across lanes once, and O is rescaled only when a row's max has grown by more than
+        2^8.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -125,7 +126,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
         ]
 
     def with_room_for(self, variant: Variant) -> FlashForwardKernelConfig:
-        """From d_head 192 on Q is read again for every block, of half the keys."""
+        """Returns, from d_head 192 on, tiles of half the keys that read Q again for every block."""
         if not variant.knows_positions or self.d_head < 192:
             return self
         return replace(self, B_c=32, Q_mma_load_K_tiles=2, V_mma_load_K_tiles=2)
@@ -136,13 +137,13 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """O leaves through Q's."""
+        """Bytes of Q, K and V; O leaves through Q's."""
         row = self.d_head * ELEMENT_BYTES
         return {"Q": self.B_r * row, "K": self.B_c * row, "V": self.B_c * row}
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """Rows of the accumulators O and S, and of a Q that is loaded once."""
+        """Registers for the accumulators O and S, and for a Q that is loaded once."""
         rows = self.B_r // self.n_warps
         return {
             "O": rows * self.d_head // WARP_SIZE,
@@ -163,7 +164,8 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def cost_of_a_row(self) -> float:
-        """A warp with the rows of one mma alone uses a fragment of K and V once, not twice."""
+        """The relative cost: a warp with the rows of one mma uses each fragment of K and V once,
+        not twice."""
         return _COST_OF_SINGLE_ROWS if self.B_r == MMA_M * self.n_warps else 1.0
 
 
@@ -176,7 +178,7 @@ def _row_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
 
 
 def _copy_problems(config: FlashForwardKernelConfig) -> Iterator[str]:
-    # As ChunkWalk in csrc/include/flashsmith/sm80/smem_tile.cuh shares a tile's chunks.
+    # ChunkWalk in csrc/include/flashsmith/sm80/smem_tile.cuh distributes a tile's chunks like this.
     row_chunks = config.d_head * ELEMENT_BYTES // CHUNK_BYTES
     side_by_side = min(row_chunks & -row_chunks, MAX_CHUNKS_SIDE_BY_SIDE)
     rows = config.threads_per_block // max(side_by_side, 1)

@@ -1,4 +1,4 @@
-"""The declared sets of the sm80 forward: to show step by step, to tune over, and by heuristic."""
+"""The declared sets of the sm80 forward: the progression, the tuning space and the heuristic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashsmith.configs.names import parse_kernel_name_into_config
 from flashsmith.configs.sm80.forward import FlashForwardKernelConfig
 from flashsmith.dtype import DType
 
-# One optimization a step, in this order.
+# Each step adds one optimization, in this order.
 _PROGRESSION = (
     "async+load_0_0_0_tiles",
     "async+swizzled+load_0_0_0_tiles",
@@ -25,7 +25,7 @@ _PROGRESSION_D_HEAD = 128
 
 
 def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
-    """Returns whether a configuration is worth a place in the tuning space."""
+    """Returns whether a configuration belongs in the tuning space."""
     if cfg.eager_load_blocks and not cfg.async_copy:
         return False  # an early load would hold the block in registers
     if cfg.Q_mma_load_K_tiles not in (0, cfg.K_mma_load_K_tiles):
@@ -37,7 +37,7 @@ def should_autotune_config(cfg: FlashForwardKernelConfig) -> bool:
             return False  # registers: fewer blocks fit on an SM
         if cfg.B_c == 64 and cfg.Q_mma_load_K_tiles != 0:
             return False  # there is room to hold Q
-    # With twice the rows a warp, Q no longer fits beside the accumulators.
+    # With twice the rows a warp, Q does not fit beside the accumulators.
     return not (cfg.B_r == 128 and cfg.Q_mma_load_K_tiles == 0)
 
 
@@ -66,18 +66,18 @@ def get_autotuning_kernel_configs(
 
 
 def _is_worth_tuning(cfg: FlashForwardKernelConfig) -> bool:
-    """Up to d_head 128 two blocks of four warps fit on an SM, and hide each other's barriers."""
+    """Returns whether a legal configuration is worth tuning: up to d_head 128 two blocks of four
+    warps fit on an SM, and hide each other's barriers."""
     return not cfg.problems() and (cfg.n_warps == 4 or cfg.d_head > 128)
 
 
 def get_kernel_progression_configs(
     all_block_sizes: bool = False,
 ) -> list[FlashForwardKernelConfig]:
-    """Returns the seven steps from the plainest kernel to the best, in that order, FP16 and d_head
-    128.
+    """Returns the seven steps from the plainest kernel to the best, for FP16 and d_head 128.
 
-    At (B_r, B_c, n_warps) = (64, 64, 4), or at each of the 8 legal choices among {128, 64} x
-    {128, 64, 32} x {4, 8}, all steps of one choice after those of the other.
+    They are at (B_r, B_c, n_warps) = (64, 64, 4), or at each of the 8 legal choices among {128, 64}
+    x {128, 64, 32} x {4, 8}, all steps of one choice before the next.
     """
     blocks: Iterable[tuple[int, int, int]] = [(64, 64, 4)]
     if all_block_sizes:
@@ -92,9 +92,9 @@ def get_kernel_progression_configs(
     return cast("list[FlashForwardKernelConfig]", buildable)
 
 
-# For each d_head: the tile (B_r, B_c, n_warps), fragments loaded at a time, and whether the next
-# are loaded before the mma. That of 256 takes 128 KiB of shared memory, which GPUs with 100 KiB an
-# SM do not have: the small tile serves there, and all others fit.
+# Each d_head has a tile (B_r, B_c, n_warps), the fragments loaded at a time, and whether the next
+# fragments are loaded before the mma. The tile of 256 takes 128 KiB of shared memory, which GPUs
+# with 100 KiB an SM do not have: the small tile serves there. All others fit.
 _ALL_OF_Q, _TWO_FRAGMENTS = (0, 2, 2), (2, 2, 2)
 _HEURISTIC = {
     64: ((128, 64, 4), _TWO_FRAGMENTS, True),
@@ -103,19 +103,18 @@ _HEURISTIC = {
     192: ((64, 64, 4), _ALL_OF_Q, True),
     256: ((128, 64, 8), (2, 2, 0), True),
 }
-# Half the rows, where queries see no more keys than this: a third block fits on an SM.
-# Of the d_heads that are missing the heuristic's tile is the smallest.
+# With half the rows, a third block fits on an SM; this serves if queries see at most this many
+# keys. For missing d_heads the heuristic's tile is the smallest.
 _SMALL = ((64, 64, 4), (0, 2, 0), False)
 _SMALL_UP_TO = {64: 2048, 96: 64, 128: 256, 256: 256}
 
 
 def heuristic(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfig:
-    """Returns one configuration for each d_head, and one of half the rows where queries see few
-    keys.
+    """Returns one configuration for each d_head, and one of half the rows if queries see few keys.
 
     A block of 128 rows reads K and V half as often as two of 64, and a warp with 32 rows uses every
     fragment of K and V twice; from d_head 192 on its accumulators leave no room for that, and at
-    256 eight warps share a block. Measured on the H200, docs/log/sm80-forward.md.
+    256 eight warps share a block. This was measured on the H200, docs/log/sm80-forward.md.
     """
     tiles = tiles_of(_HEURISTIC, d_head)
     is_short = n_keys <= _SMALL_UP_TO.get(d_head, 0)
@@ -123,7 +122,7 @@ def heuristic(dtype: DType, d_head: int, n_keys: int) -> FlashForwardKernelConfi
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
-    """Returns what may serve where the heuristic's tiles are too few: half the rows."""
+    """Returns the alternative if the heuristic's tiles are too few: half the rows."""
     return [_make_config(dtype, d_head, *_SMALL)] if d_head in _SMALL_UP_TO else []
 
 

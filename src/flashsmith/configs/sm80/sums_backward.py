@@ -1,6 +1,6 @@
-"""The sums backward of the sm80 family: the configuration, and which of them can be built.
+"""The sums backward of the sm80 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -34,35 +34,36 @@ SUPPORTED_VALUES = {
     "n_stages": (1, 2),
     "column_groups": (1, 2, 4),
 }
-PAIR_COLUMNS = 16  # of two n tiles, which one load of fragments brings
-MIN_COLUMNS = 16  # queries whose scores are in registers at a time, or more
+PAIR_COLUMNS = 16  # columns of two n tiles, which one load of fragments reads
+MIN_COLUMNS = 16  # min queries whose scores are in registers at a time
 _BUFFERS_OF_DS = 2
 _ROW_PADDING = 8  # elements that keep neighbouring rows in different banks
 
 
 @dataclass(frozen=True, order=True)
 class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
-    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+    """A backward's configuration: one point of the space, with the fields of the C++ struct of the
+    same name.
 
-    A block keeps some keys and visits the queries, once: its warps add up dK and dV in registers,
-    and dQ in FP32 in global memory, in an order that differs from run to run. It is converted at
-    the end.
+    A block keeps some keys and visits the queries once: its warps accumulate dK and dV in
+    registers, and dQ in FP32 in global memory, in an order that differs from run to run. A last
+    step converts dQ.
 
     dtype: element type of all tensors; sums and statistics are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
-    B_r: queries that are visited at a time: 64.
+    B_r: queries that are visited at a time, 64.
     B_c: keys of a thread block.
     n_warps: warps of a thread block, which share its keys.
-    n_stages: tiles of Q and dO that are in shared memory at a time; with 2 the next ones load while
-        these are worked on.
-    column_groups: warps that share keys: each has some queries of their scores and some columns of
-        their dK and dV, and gets the scores of the others by way of shared memory. With 1 all of
-        these are in the registers of one warp.
+    n_stages: tiles of Q and dO in shared memory at a time; with 2 the next ones load while these
+        are computed.
+    column_groups: warps that share keys: each computes the scores of some queries and some columns
+        of dK and dV, and reads the others' scores from shared memory. With 1 a single warp has all
+        of them in registers.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative or zero. What is well formed may still be a point that no
-            kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative or zero. Other points may still have no kernel: see
+            `problems()`.
     """
 
     dtype: DType
@@ -102,12 +103,12 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def newer_gpus(self) -> tuple[str, ...]:
-        """Those that add four numbers at a time."""
+        """Architectures that add four numbers by one atomic instruction."""
         return ("sm_90",)
 
     @property
     def plainest_gpu(self) -> str:
-        """Some tiles need more shared memory than sm_80 has."""
+        """The plainest GPU; some tiles need more shared memory than sm_80 has."""
         return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
 
     @property
@@ -115,8 +116,8 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
         return False
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Nothing writes the gradient of a bias, or into pages; there is no room for dropout in
-        registers."""
+        """Returns whether there are kernels for a variant: none writes the gradient of a bias, or
+        into pages, and registers have no room for dropout."""
         return not (variant.bias or variant.dropout or variant.paged)
 
     @property
@@ -125,7 +126,7 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """dS is that of two tiles; P is there where warps exchange weights."""
+        """Bytes by content: dS has two tiles, and P exists if warps exchange weights."""
         row = (self.d_head + _ROW_PADDING) * ELEMENT_BYTES
         scores = self.B_c * (self.B_r + _ROW_PADDING) * ELEMENT_BYTES
         queries = self.n_stages * self.B_r
@@ -141,7 +142,8 @@ class Sm80SumsBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """Scores and their gradients of as many queries as MIN_COLUMNS has, and dK and dV."""
+        """Registers for the scores of MIN_COLUMNS queries and their gradients, and for dK and
+        dV."""
         m_tiles = self.B_c * self.column_groups // (MMA_M * self.n_warps)
         results = m_tiles * self.d_head // self.column_groups
         return {"S, dP": m_tiles * MIN_COLUMNS, "dK, dV": results}

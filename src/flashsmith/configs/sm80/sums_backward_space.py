@@ -15,7 +15,7 @@ from flashsmith.dtype import DType
 
 
 class SumsBackwardTiles(NamedTuple):
-    """What a configuration has beside dtype, d_head and B_r."""
+    """All fields of a configuration but dtype, d_head and B_r."""
 
     B_c: int
     n_warps: int
@@ -23,7 +23,7 @@ class SumsBackwardTiles(NamedTuple):
     column_groups: int
 
 
-# Measured on the H200, docs/log/sm80-backward.md.
+# The tiles were measured on the H200, docs/log/sm80-backward.md.
 _HEURISTIC = {
     64: SumsBackwardTiles(128, 4, n_stages=2, column_groups=1),
     96: SumsBackwardTiles(128, 8, n_stages=2, column_groups=2),
@@ -33,7 +33,8 @@ _HEURISTIC = {
 }
 
 
-# For GPUs of less shared memory: of d_head 64 two blocks have to fit, and none of them has room.
+# The tiles for GPUs with less shared memory; for d_head 64 two blocks must fit, and no tiles have
+# room for that.
 _SMALL = {d_head: tiles._replace(n_stages=1) for d_head, tiles in _HEURISTIC.items() if d_head > 64}
 SMALL_D_HEADS = tuple(_SMALL)
 
@@ -46,12 +47,12 @@ def heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
 
 
 def small_heuristic(dtype: DType, d_head: int) -> Sm80SumsBackwardKernelConfig:
-    """Returns the same for GPUs of less shared memory."""
+    """Returns one configuration for each d_head, for GPUs with less shared memory."""
     return Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles_of(_SMALL, d_head))
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm80SumsBackwardKernelConfig]:
-    """Returns all that is legal."""
+    """Returns all combinations of supported values; the tuner drops illegal ones."""
     values = (SUPPORTED_VALUES[name] for name in SumsBackwardTiles._fields)
     return [
         Sm80SumsBackwardKernelConfig(dtype, d_head, STATISTICS_ROWS, *tiles)

@@ -1,1 +1,1 @@
-"""What the sm90 family (wgmma, TMA) can build."""
+"""The sm90 family (wgmma, TMA): configurations, legality and declared sets."""

@@ -1,6 +1,6 @@
-"""The backward of the sm90 family: the configuration, and which of them can be built.
+"""The backward of the sm90 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -25,46 +25,48 @@ from flashsmith.configs.workload import Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
 
-B_R = 64  # queries of a block, as those of row statistics
+B_R = 64  # queries of a block, as in row statistics
 MAX_STAGES = 4
 SUPPORTED_D_HEADS = (64, 96, 128)
-TURNS = 2  # the last of the kinds
+TURNS = 2  # the largest value
 _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
 _LONG_ROWS, _FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 128, 1024, 2048  # see suited_to
-_ROOMY = 2  # warpgroups that have registers for more than a plain backward
-_MAX_BESIDE_FUNCTIONS = 96  # elements of a row
+_ROOMY = 2  # warpgroups with registers for more than a plain backward
+_MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
 
 @dataclass(frozen=True, order=True)
 class Sm90BackwardKernelConfig(BackwardKernelConfig):
-    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+    """A backward's configuration: one point of the space, with the fields of the C++ struct of the
+    same name.
 
-    A thread block has one warpgroup that loads, and others that keep 64 keys each and visit the
-    queries. They add up dK and dV in registers; dQ is added up in FP32 in global memory.
+    A thread block has a producer warpgroup, which loads, and consumer warpgroups, which keep 64
+    keys each and visit the queries. They accumulate dK and dV in registers, and dQ in FP32 in
+    global memory.
 
     dtype: element type of all tensors; sums and statistics are FP32.
     d_head: head dimension, 64, 96 or 128.
-    B_r: queries that are visited at a time: 64.
-    B_c: keys of a thread block, 64 for each warpgroup that computes.
-    n_warpgroups: these warpgroups.
-    Q_stages: blocks of Q that are in shared memory at a time.
-    dO_stages: likewise of dO.
-    V_steps_in_registers: how many of the d_head / 16 steps of dP = V dO^T take V from registers.
-    turns: when a warpgroup has the tensor cores to itself: 0: never; 1: from dV to dK of a block;
-        2: from dV of a block to dP of the next.
-    persistent: one block on each SM works on keys after keys, which it takes from a
-        queue in global memory.
-    dQ_in_order: blocks of keys have turns to add to dQ, so that results have the same bits at every
-        run, and the last one converts; else they add in an order that differs, and a kernel of its
-        own converts.
+    B_r: queries that are visited at a time, 64.
+    B_c: keys of a thread block, 64 for each consumer warpgroup.
+    n_warpgroups: consumer warpgroups.
+    Q_stages: blocks of Q in shared memory at a time.
+    dO_stages: blocks of dO in shared memory at a time.
+    V_steps_in_registers: how many of the d_head / 16 steps of dP = V dO^T read V from registers.
+    turns: the part of a block in which one warpgroup has the tensor cores alone; 0: none; 1: from
+        dV to dK; 2: from dV to dP of the next block.
+    persistent: one thread block on each SM processes one block of keys after the other, taken from
+        a queue in global memory.
+    dQ_in_order: blocks of keys add to dQ in a fixed order, so that results have the same bits in
+        every run, and the last one converts dQ; else the order differs, and a separate kernel
+        converts dQ.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -118,17 +120,18 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         return replace(self, dQ_in_order=True)
 
     def suited_to(self, workload: Workload) -> Sm90BackwardKernelConfig:
-        """Sums in order save what clears and converts them, and lose a few percent where sequences
-        are long. Persistent blocks save the time between tiles; without turns at d_head 128 they
-        are slower by 2 to 3% where tiles are long and alike."""
+        """Returns the configuration with ordered sums for short sequences, where they save clearing
+        and converting dQ; for long ones they cost a few percent. Persistent blocks save the time
+        between tiles, but unordered at d_head 128 they are 2 to 3% slower if tiles are long and
+        equal."""
         few_keys = _FEW_KEYS_OF_SHORT_ROWS if self.d_head == SUPPORTED_D_HEADS[0] else _FEW_KEYS
         in_order = self.dQ_in_order or workload.keys_per_query <= few_keys
         persistent = in_order or self.d_head < _LONG_ROWS or workload.variant.causal
         return replace(self, persistent=persistent, dQ_in_order=in_order)
 
     def with_room_for(self, variant: Variant) -> Sm90BackwardKernelConfig:
-        """Returns two warpgroups, and V in shared memory, which leaves registers for
-        derivatives."""
+        """Returns tiles of two warpgroups with V in shared memory, which leaves registers for
+        derivatives of scores."""
         if not (variant.softcap or variant.score):
             return self
         roomy = replace(self, V_steps_in_registers=0)
@@ -143,8 +146,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         )
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Nothing writes the gradient of a bias, or into pages. Derivatives of scores need two
-        warpgroups, and the caller's functions rows of less than 128 elements beside these."""
+        """Returns whether there are kernels for a variant: none writes the gradient of a bias, or
+        into pages. Derivatives of scores need two warpgroups, and the caller's functions also rows
+        below 128 elements."""
         if variant.bias or variant.paged or (variant.score and self.d_head > _MAX_BESIDE_FUNCTIONS):
             return False
         return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
@@ -155,15 +159,16 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def dQ_columns(self) -> int:
-        """That a warpgroup computes at a time: its share if that is whole boxes, else all, in
-        turn with the others."""
+        """The columns of dQ that a warpgroup computes at a time: its share if that is whole boxes,
+        else all, in turn with the other warpgroups."""
         box = 64 if self.d_head % 64 == 0 else 32
         share, rest = divmod(self.d_head, self.n_warpgroups)
         return share if rest == 0 and share % box == 0 else self.d_head
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """dS is that of two blocks, dQ a warpgroup's share for each, the queue the next tiles."""
+        """Bytes by content: dS has two blocks, dQ a share for each warpgroup, the queue the next
+        tiles."""
         row = self.d_head * ELEMENT_BYTES
         buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
         buffers += self.n_warpgroups if self.dQ_in_order else 0
@@ -182,7 +187,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """A warpgroup has 64 keys: dK and dV, scores and their gradients, and steps of V."""
+        """Registers of a thread, whose warpgroup has 64 keys: dK and dV, scores and their
+        gradients, and steps of V."""
         return {
             "dK, dV": self.d_head,
             "S, dP": self.B_r,
@@ -220,7 +226,8 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
 
 
 def _max_V_steps(config: Sm90BackwardKernelConfig) -> int:
-    """Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma."""
+    """Returns the max steps of V beside dK, dV, S and dP: if registers run out, ptxas serialises
+    wgmma."""
     if config.n_warpgroups > 2:
         return 0
     return 4 if config.d_head == 128 else config.d_head // WGMMA_K

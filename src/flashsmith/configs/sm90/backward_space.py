@@ -13,7 +13,7 @@ from flashsmith.dtype import DType
 
 
 class BackwardTiles(NamedTuple):
-    """What a configuration has beside dtype and d_head."""
+    """All fields of a configuration but dtype and d_head."""
 
     n_warpgroups: int
     Q_stages: int
@@ -23,7 +23,7 @@ class BackwardTiles(NamedTuple):
     persistent: bool = False
 
 
-# By d_head, what was the fastest as a skeleton of the main loop (docs/log/backward.md).
+# These were the fastest for each d_head in a skeleton of the main loop (docs/log/backward.md).
 _HEURISTIC = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
@@ -57,9 +57,9 @@ def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
-    """Two and three warpgroups, none, half and all of the steps of V in registers, every kind of
-    turns, and of each as many stages as there is room for; persistent blocks, with sums in order
-    and without, and others."""
+    """Returns two and three warpgroups; none, half and all of the steps of V in registers; every
+    value of turns; and for each as many stages as fit. Blocks are persistent, with and without
+    ordered sums, or not persistent."""
     found = []
     steps = d_head // WGMMA_K
     for n_warpgroups, V_steps in product((2, 3), sorted({0, steps // 2, steps, 4, 6})):

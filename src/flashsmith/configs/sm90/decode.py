@@ -1,6 +1,6 @@
-"""Decode of the sm90 family: the configuration, and which of them can be built.
+"""Decode of the sm90 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from flashsmith.configs.sm90.forward import MAX_LAZY_LOG2, WGMMA, Sm90ForwardKer
 from flashsmith.configs.variant import PAGE_ROWS, Variant
 from flashsmith.dtype import DType
 
-DECODE = "decode"  # with WGMMA, the features of every short form
+DECODE = "decode"  # every short form has this feature and WGMMA
 MAX_WARPGROUPS = 2
 
 
 @dataclass(frozen=True, order=True)
 class Sm90DecodeKernelConfig(DecodeKernelConfig):
-    """How decode works: one point of the configuration space, the C++ struct of the same name.
+    """Decode's configuration: one point of the space, with the fields of the C++ struct of the same
+    name.
 
-    A thread block has one warpgroup that loads, and others that compute (consumers). It takes B_r
-    rows of Q, of the heads that share one of the cache, over a part of the keys.
+    A thread block has a producer warpgroup, which loads, and consumer warpgroups, which compute. It
+    computes B_r rows of Q, of the heads that share a head of the KV cache, over a split of the
+    keys.
 
     dtype: element type of all tensors; sums are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
@@ -32,13 +34,13 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
         warpgroup.
     B_c: keys and values of a stage.
     n_warpgroups: consumer warpgroups, 1 or 2.
-    n_stages: blocks of K, and of V, that are in shared memory at a time.
-    ping_pong: the consumer warpgroups take turns with the tensor cores.
+    n_stages: blocks of K, and of V, in shared memory at a time.
+    ping_pong: the consumer warpgroups use the tensor cores in turn.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -57,7 +59,7 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
     tensor_core_rate: ClassVar[float] = 0.85
     max_combined_splits: ClassVar[int] = 4
     reads_by_maps: ClassVar[bool] = True
-    is_set_of_kernels: ClassVar[bool] = True  # with that which puts keys into a cache
+    is_set_of_kernels: ClassVar[bool] = True  # with the kernel that appends keys to a cache
     kernel_function: ClassVar[str] = "sm90::decode_kernels"
     static_configuration: ClassVar[str] = "sm90::DecodeTraits"
     kernel_arguments: ClassVar[str] = "Sm90DecodeKernelArgs"
@@ -77,7 +79,8 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
         return [*_warpgroup_problems(self), *self._tiles.problems(gpu)]
 
     def served_of(self, variant: Variant) -> Variant:
-        """A window may cut blocks of keys, whose other rows may be anything."""
+        """Returns the variant without a window, which may cut blocks of keys whose other rows may
+        hold anything."""
         return replace(super().served_of(variant), window=False)
 
     @property
@@ -98,7 +101,7 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
 
     @property
     def _tiles(self) -> Sm90ForwardKernelConfig:
-        """The forward's tiles that these kernels compute by."""
+        """The forward configuration whose tiles these kernels use."""
         return Sm90ForwardKernelConfig(
             self.dtype, self.d_head, self.B_r, self.B_c, self.n_warpgroups, self.n_stages,
             Q_steps_in_registers=0, overlap_softmax=True, ping_pong=self.ping_pong,

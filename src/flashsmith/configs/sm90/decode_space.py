@@ -13,14 +13,14 @@ from flashsmith.gpus import GpuArchitecture
 
 
 class DecodeTiles(NamedTuple):
-    """Keys of a stage, and stages."""
+    """The keys of a stage, and the number of stages."""
 
     B_c: int
     n_stages: int
 
 
-# By consumer warpgroups. Blocks of keys are made of whole pages of 64 rows. One warpgroup waits for
-# memory, and has many small stages; two wait for their products.
+# The tiles by consumer warpgroups and d_head. A block of keys has whole pages of 64 rows. One
+# warpgroup waits for memory, so it has many small stages; two wait for their products.
 _HEURISTIC = {
     1: {
         64: DecodeTiles(128, n_stages=5),
@@ -37,14 +37,14 @@ _HEURISTIC = {
         256: DecodeTiles(64, n_stages=2),
     },
 }
-# Fewer are as fast by mma.sync, of which each warp has 16 rows.
+# For fewer rows mma.sync is as fast, because each of its warps has 16 rows.
 MIN_ROWS = 17
 ROWS = tuple(n * WGMMA_M for n in _HEURISTIC)
 
 
 def heuristic(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
-    """Returns one configuration for each d_head and B_r: the least of ``ROWS`` that takes the
-    workload's rows, or the greatest. Raises ValueError for caches of 8 bits and other d_heads."""
+    """Returns one configuration for each d_head and B_r: the min of ``ROWS`` that covers the
+    workload's rows, or the max. Raises ValueError for FP8 caches and other d_heads."""
     if workload.fp8_cache or workload.per_token_scale:
         raise ValueError("k_cache is float8_e4m3fn; the sm90 family's decode takes q's dtype")
     n_warpgroups = min(-(-max(workload.rows, 1) // WGMMA_M), max(_HEURISTIC))
@@ -54,8 +54,8 @@ def heuristic(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:
 def tuning_space(
     workload: DecodeWorkload, architecture: GpuArchitecture
 ) -> list[Sm90DecodeKernelConfig]:
-    """For as many rows as the heuristic's and for fewer: both lengths of stages, and as many of
-    them as shared memory has room for, or one less."""
+    """Returns configurations of the heuristic's rows and of fewer, with both sizes of stages, and
+    as many stages as shared memory holds, or one less."""
     max_warpgroups = heuristic(workload).n_warpgroups
     found = []
     for n_warpgroups, B_c in product(range(1, max_warpgroups + 1), (64, 128)):

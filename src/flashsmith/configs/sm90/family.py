@@ -55,7 +55,7 @@ SM90_DECODE = decode_family(
     min_rows=decode_space.MIN_ROWS,
     by_boxes=True,
 )
-# From the plainest.
+# The plainest family comes first.
 SM90_FAMILIES: tuple[Family[Any, Any], ...] = (
     SM90_FORWARD,
     SM90_SPLIT_BACKWARD,

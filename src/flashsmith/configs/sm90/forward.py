@@ -1,5 +1,5 @@
-"""Forward kernels of the sm90 family: the configuration, and which of them can be built: each rule
-has its twin, a static_assert with a sentence in the C++ templates."""
+"""Forward kernels of the sm90 family: their configuration, and which can be built. Each rule of
+legality has a twin in the C++ templates: a static_assert with a message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from flashsmith.gpus import (
 from flashsmith.problem import Problem
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
-_STAGED_COLUMNS = 128  # of O, at most, in shared memory at a time
-_QUEUE_BYTES = 16  # of shared memory: two entries
-_END_BYTES = 32  # likewise: whether V ends, for each buffer in which it arrives
+_STAGED_COLUMNS = 128  # max columns of O in shared memory at a time
+_QUEUE_BYTES = 16  # shared memory of two entries
+_END_BYTES = 32  # shared memory: whether V ends, for each buffer of arriving V
 _BARRIER_BYTES = 8
-COMPUTE_CAPABILITY = (9, 0)  # wgmma exists there alone
+COMPUTE_CAPABILITY = (9, 0)  # wgmma exists only there
 WGMMA_M = 64  # rows of one wgmma
-WGMMA_K = 16  # elements that one wgmma sums over, of 16 bits
+WGMMA_K = 16  # 16-bit elements that one wgmma sums over
 WGMMA_K_BYTES = 32
 CHUNK_BYTES = 16
 TILE_ALIGNMENT_BYTES = 1024
@@ -41,25 +41,26 @@ MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
 MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
 SUPPORTED_D_HEADS = D_HEADS
-# Registers of a thread after setmaxnreg, by the number of consumer warpgroups: with one of these
-# no register moves.
+# Registers of a thread after setmaxnreg, by the number of consumer warpgroups; with one, none are
+# moved.
 CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
 _PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
-TO_TRANSPOSE = 8  # that it has less where the producer's transpose V, and share with it
-# Registers that O, S and P may take of a consumer's thread beside what depends on a score's place,
-# by the number of consumer warpgroups; a bias needs more.
+TO_TRANSPOSE = 8  # registers that a consumer's thread gives up if the producer transposes V
+# Registers of a consumer's thread for O, S and P if work depends on a score's position, by the
+# number of consumer warpgroups; a bias leaves fewer.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
-# What scores of 8 bits, and a producer that transposes, take of it.
+# FP8 scores, and a producer that transposes V, take these registers of that room.
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
-_MIN_KEYS = 64  # for which a third or a fourth warpgroup is worth its registers
-OTHER_REGISTERS = 24  # what addresses, statistics and temporaries take, at least
+_MIN_KEYS = 64  # min B_c for which a third or a fourth warpgroup is worth its registers
+OTHER_REGISTERS = 24  # min registers for addresses, statistics and temporaries
 
 
 def register_split(n_warpgroups: int, given: int = 0) -> tuple[int, int] | None:
-    """Of a producer's thread and of a consumer's after setmaxnreg; None: no register moves.
+    """Returns the registers of a producer's and of a consumer's thread after setmaxnreg; None: none
+    are moved.
 
-    given: By each consumer's thread where the producer's warpgroup does more than copy.
+    given: Registers that each consumer's thread gives up if the producer does more than copy.
     """
     if n_warpgroups not in _PRODUCER_REGISTERS:
         return None
@@ -68,7 +69,7 @@ def register_split(n_warpgroups: int, given: int = 0) -> tuple[int, int] | None:
 
 
 def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
-    """The largest lazy_rescale_log2 at which an element type loses nothing."""
+    """Returns the largest lazy_rescale_log2 at which an element type loses no precision."""
     if stale_maximum and dtype == DType.FP16:
         return MAX_FP16_LEAD_LOG2
     return MAX_LAZY_LOG2
@@ -77,53 +78,52 @@ def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
 @formerly(long_turns="ping_pong_until_exp")
 @dataclass(frozen=True, order=True)
 class Sm90ForwardKernelConfig(ForwardKernelConfig):
-    """How a kernel works: one point of the configuration space, the C++ struct of the same name.
+    """A forward kernel's configuration: one point of the space, with the fields of the C++ struct
+    of the same name.
 
-    A thread block has one warpgroup that loads, and others that compute (consumers).
+    A thread block has a producer warpgroup, which loads, and consumer warpgroups, which compute.
 
-    dtype: element type of Q, K, V and O, but of those that have 8 bits; sums and statistics are
-        FP32.
+    dtype: element type of Q, K, V and O, except FP8 tensors; sums and statistics are FP32.
     d_head: head dimension, one of SUPPORTED_D_HEADS.
     B_r: rows of Q that a thread block works on at a time, 64 for each consumer warpgroup.
     B_c: rows of K and V that a stage holds.
     n_warpgroups: consumer warpgroups.
-    n_stages: blocks of K, and of V, that are in shared memory at a time: how far the producer may
-        be ahead.
+    n_stages: blocks of K, and of V, in shared memory at a time, by which the producer may be ahead.
     Q_steps_in_registers: how many of the d_head / 16 steps of Q K^T (fp8_scores has half of them)
-        take Q from registers, loaded once a tile, the others from shared memory. That is less
-        shared-memory traffic for 4 registers a thread each; with all of them Q's buffer is free a
-        tile ahead.
-    overlap_softmax: Q K^T of the next block runs while the softmax of this one does; S and P have
-        registers of their own.
-    ping_pong: the consumer warpgroups take turns with the tensor cores.
-    persistent: one block on each SM works on tile after tile.
+        read Q from registers, loaded once a tile, instead of shared memory. Each step costs 4
+        registers a thread and saves shared-memory traffic; with all steps, Q's buffer is free for
+        the next tile.
+    overlap_softmax: Q K^T of the next block runs during the softmax of this one; S and P have
+        separate registers.
+    ping_pong: the consumer warpgroups use the tensor cores in turn.
+    persistent: one thread block on each SM processes one tile after the other.
     dynamic_queue: persistent blocks take their next tile from a queue in global memory, so that no
         block waits for another's long tile; that needs 8 bytes of workspace. Else block b of n
-        works on the tiles b, b + n, b + 2 n and so on.
-    overlap_tiles: persistent blocks run a tile's last P V with the next tile's first Q K^T.
-    heads_per_group: tiles go, longest first, through so many heads at a time; 0: head by head,
-        which keeps K and V in L2.
-    cluster_size: thread blocks that work on neighbouring blocks of Q and load K and V together, by
-        multicast: each loads its share for all; 1: each on its own. Not with dynamic_queue.
-    lazy_rescale_log2: O is rescaled only where a row's maximum has grown by more than a factor
-        2^this; 0: at every block, with fp8_values where it has grown at all.
-    stale_maximum: look for a new maximum only where a score exceeds the bound of the lazy rescale;
-        in FP16 up to a lazy_rescale_log2 of 4.
+        processes the tiles b, b + n, b + 2 n and so on.
+    overlap_tiles: persistent blocks overlap a tile's last P V with the next tile's first Q K^T.
+    heads_per_group: heads whose tiles are processed together, longest first; 0: head by head, which
+        keeps K and V in L2.
+    cluster_size: thread blocks that process neighbouring blocks of Q and load K and V together, by
+        multicast: each loads a share for all; 1: no cluster. It excludes dynamic_queue.
+    lazy_rescale_log2: O is rescaled only when a row's max has grown by more than a factor 2^this;
+        0: at every block, with fp8_values when the max has grown at all.
+    stale_maximum: compute a new max only when a score exceeds the bound of the lazy rescale; in
+        FP16 up to a lazy_rescale_log2 of 4.
     fma_exponentials: how many of 16 exponentials are polynomials on the FMA units.
     tma_store: O leaves through shared memory by bulk copies, 128 columns at a time, else from
         registers.
-    fp8_scores: Q and K have 8 bits, e4m3; Q K^T has d_head / 32 steps then.
-    fp8_values: V has 8 bits, too, and P becomes e4m3; three warps of the producer's warpgroup
-        transpose V. Not with stale_maximum or clusters.
-    two_level: Each block's P V is summed by itself and added to O in FP32, because the sums of
-        8-bit products keep about 14 bits; for d_head / 2 more registers a thread.
-    ping_pong_until_exp: With ping_pong a turn lasts until the exponentials begin, not only until
-        products are issued: those of 8 bits are too short to keep warpgroups apart.
+    fp8_scores: Q and K are FP8 (e4m3), and Q K^T has d_head / 32 steps.
+    fp8_values: V is FP8, too, and P is converted to e4m3; three warps of the producer warpgroup
+        transpose V. It excludes stale_maximum and clusters.
+    two_level: each block's P V is summed separately and added to O in FP32, because tensor cores
+        keep about 14 bits of FP8 sums; it costs d_head / 2 more registers a thread.
+    ping_pong_until_exp: with ping_pong a turn lasts until the exponentials begin, not only until
+        products are issued, because FP8 products are too short to keep warpgroups apart.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative, or zero where that means nothing. What is well formed may
-            still be a point that no kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative, or zero where 0 has no meaning. Other points may still have
+            no kernel: see `problems()`.
     """
 
     dtype: DType
@@ -195,15 +195,16 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         ]
 
     def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
-        """Returns the same tiles for another element type; FP16 has less room for a stale
-        maximum."""
+        """Returns the same tiles for another element type; FP16 allows less lead of a stale max."""
         lead = max_lead_log2(dtype, stale_maximum=self.stale_maximum)
         return replace(self, dtype=dtype, lazy_rescale_log2=min(self.lazy_rescale_log2, lead))
 
     def with_room_for(self, variant: Variant) -> Sm90ForwardKernelConfig:
-        """Q in shared memory alone, fewer keys at a time, and fewer warpgroups if need be.
+        """Returns tiles with Q in shared memory only, fewer keys at a time, and if need be fewer
+        warpgroups.
 
-        Sums of two levels leave little for bounds and places. Pages are not shared in clusters.
+        Two-level sums leave few registers for bounds and positions. Pages are not loaded by
+        clusters.
         """
         if variant.paged and self.cluster_size > 1:
             return replace(self, cluster_size=1).with_room_for(variant)
@@ -213,7 +214,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             return replace(self, B_c=fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
         fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
-        # Of a thread: O takes d_head / 2, or twice that, and S and P 3 / 4 of a key, or 5 / 8.
+        # A thread's O takes d_head / 2 registers, or twice that, and S and P take 3 / 4 or 5 / 8 a
+        # key.
         O_registers, eighths = self.d_head // (1 if self.two_level else 2), 4 + self.value_bytes
         max_keys = {
             n: (room[n] - fp8 - O_registers) * 8 // eighths // self.key_multiple * self.key_multiple
@@ -236,17 +238,17 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def score_bytes(self) -> int:
-        """Of an element of Q and K."""
+        """The bytes of an element of Q and K."""
         return FP8_BYTES if self.fp8_scores else ELEMENT_BYTES
 
     @property
     def value_bytes(self) -> int:
-        """Of an element of V and of P."""
+        """The bytes of an element of V and of P."""
         return FP8_BYTES if self.fp8_values else ELEMENT_BYTES
 
     @property
     def QK_steps(self) -> int:
-        """Of a product Q K^T: what one wgmma sums over."""
+        """The wgmma instructions of a product Q K^T."""
         return self.d_head * self.score_bytes // WGMMA_K_BYTES
 
     @property
@@ -255,7 +257,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def key_multiple(self) -> int:
-        """Of what B_c is a multiple: the keys that a wgmma sums over."""
+        """The number that B_c is a multiple of: the keys that a wgmma sums over."""
         return WGMMA_K_BYTES // self.value_bytes
 
     @property
@@ -285,9 +287,9 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """Tiles of Q, K and V, and of V before it is transposed; columns of O on their way out,
-        words and barriers: full and empty, for Q of each warpgroup and each stage, two of the
-        queue."""
+        """Bytes by content: tiles of Q, K and V, and of V before it is transposed; columns of O on
+        their way out; words; barriers, one full and one empty for Q of each warpgroup and for each
+        stage, and two for the queue."""
         staged_columns = min(self.d_head, _STAGED_COLUMNS) if self.tma_store else 0
         transposed_stages = self.n_stages if self.fp8_values else 0
         row, row_of_V = self.d_head * self.score_bytes, self.d_head * self.value_bytes
@@ -308,7 +310,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         return {
             "O": self.d_head // 2,
             "S": self.B_c // 2,
-            # Else S is in registers no longer when P, half as large, takes their place.
+            # P, half as large, reuses the registers of S unless the softmax overlaps.
             "P": self.B_c * self.value_bytes // 8 if self.overlap_softmax else 0,
             "a block's O": self.d_head // 2 if self.two_level else 0,
             "Q": 4 * self.Q_steps_in_registers,
@@ -324,7 +326,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     @property
     def resident_blocks_by_registers(self) -> int:
-        """One where blocks are persistent, or take all registers for several warpgroups."""
+        """The resident blocks: one if blocks are persistent, or if several warpgroups take all
+        registers."""
         if self.persistent or self.n_warpgroups > 1:
             return 1
         held = sum(self.held_registers.values()) + OTHER_REGISTERS

@@ -1,4 +1,4 @@
-"""The declared sets of the sm90 family: to show step by step, and to tune over."""
+"""The declared sets of the sm90 family's forward: the progression and the tuning space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flashsmith.configs.sm90.forward import (
 from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
 
-# One idea a step, in this order.
+# Each step adds one idea, in this order.
 _PROGRESSION = (
     "wgmma+stages_2",
     "wgmma+stages_2+overlap",
@@ -33,7 +33,7 @@ _PROGRESSION_TILES = f"({DType.BF16}, 128, 128, 128, 2)"  # lazy_8 with stale ne
 
 
 class Sm90Tiles(NamedTuple):
-    """What of a configuration decides about its registers and shared memory."""
+    """The fields of a configuration that decide its registers and shared memory."""
 
     n_warpgroups: int
     B_c: int
@@ -41,11 +41,11 @@ class Sm90Tiles(NamedTuple):
     Q_steps_in_registers: int
     ping_pong: bool
     overlap_softmax: bool = True
-    overlap_tiles: bool = True  # where softmax overlaps
+    overlap_tiles: bool = True  # if softmax overlaps
     ping_pong_until_exp: bool = False
 
 
-# By d_head, those that were the fastest for some shape, or close (docs/log/sm90-forward.md).
+# These were the fastest of each d_head for some shape, or close (docs/log/sm90-forward.md).
 _TUNING_TILES = {
     64: (
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
@@ -81,7 +81,8 @@ _TUNING_TILES = {
         Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
-# Likewise for grids that do not fill the GPU: a block for each tile. The heuristic takes the first.
+# These were the fastest, or close, for grids that do not fill the GPU, with a block for each tile.
+# The heuristic takes the first.
 _SMALL_TILES = {
     64: (
         Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
@@ -111,7 +112,7 @@ _SMALL_TILES = {
 _HEADS_PER_GROUP = (0, 16, 32, 64)
 _HEADS_PER_SMALL_GROUP = (0, 16)
 
-# By d_head, what serves middling lengths well.
+# These serve middling lengths well for each d_head.
 _HEURISTIC_TILES = {
     64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
     96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),
@@ -130,8 +131,8 @@ def make_sm90_config(
     stale_maximum: bool,
     persistent: bool = True,
 ) -> Sm90ForwardKernelConfig:
-    """With what helps every shape: as lazy a rescale as the dtype allows, bulk stores where there
-    is room for them, and a queue for persistent blocks."""
+    """Returns a configuration with the options that help every shape: as lazy a rescale as the
+    dtype allows, bulk stores if there is room for them, and a queue for persistent blocks."""
     config = Sm90ForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
@@ -159,8 +160,7 @@ def make_sm90_config(
 
 
 def get_sm90_kernel_progression_configs() -> list[Sm90ForwardKernelConfig]:
-    """Returns the steps from the plainest wgmma kernel to the best, in that order, BF16 and
-    d_head 128."""
+    """Returns the steps from the plainest wgmma kernel to the best, for BF16 and d_head 128."""
     names = (f"{_PROGRESSION_TILES}: {features}" for features in _PROGRESSION)
     configs = [parse_kernel_name_into_config(name) for name in names]
     return cast("list[Sm90ForwardKernelConfig]", configs)
@@ -173,7 +173,7 @@ def get_sm90_autotuning_kernel_configs(
     d_head.
 
     Raises:
-        ValueError: the family does not take a d_head.
+        ValueError: The family does not support a d_head.
     """
     dtypes, d_heads = tuple(dtypes), tuple(d_heads)
     if unknown := [d_head for d_head in d_heads if d_head not in SUPPORTED_D_HEADS]:
@@ -196,20 +196,20 @@ def get_sm90_autotuning_kernel_configs(
 
 
 def heuristic(dtype: DType, d_head: int, n_keys: int) -> Sm90ForwardKernelConfig:
-    """Returns tiles by d_head alone, for a full GPU.
+    """Returns the tiles of a d_head for a full GPU.
 
-    Measured on the H200, docs/log/sm90-forward.md.
+    They were measured on the H200, docs/log/sm90-forward.md.
 
     Raises:
-        ValueError: The family does not take d_head. It takes every ``n_keys``.
+        ValueError: The family does not support d_head. Every ``n_keys`` is supported.
     """
     tiles = tiles_of(_HEURISTIC_TILES, d_head)
     return make_sm90_config(dtype, d_head, tiles, heads_per_group=16, stale_maximum=True)
 
 
 def small_tiles(dtype: DType, d_head: int) -> list[Sm90ForwardKernelConfig]:
-    """Returns what may serve where the heuristic's tiles are too few: those of one warpgroup, of
-    causal ones the longest first."""
+    """Returns the alternative if the heuristic's tiles are too few: tiles of one warpgroup, with
+    causal tiles in order, longest first."""
     tiles = _SMALL_TILES[d_head][0]
     return [
         make_sm90_config(

@@ -1,6 +1,6 @@
-"""Which forward kernels of 8 bits of the sm90 family can be built.
+"""Legality of the FP8 forward kernels of the sm90 family.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The declared configurations of the sm90 family's forward of 8 bits."""
+"""The declared configurations of the sm90 family's FP8 forward."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from flashsmith.configs.workload import d_head_of_rows
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
-# Measured on the H200 at d_head 64 and 128, docs/fp8.md; else those of 16 bits, with half as many
-# bytes of Q and K. Of several the cost model takes one, and the first is for a full GPU.
+# The tiles were measured on the H200 at d_head 64 and 128, docs/fp8.md; others are the 16-bit
+# tiles, with half the bytes of Q and K. If there are several, the cost model chooses; the first is
+# for a full GPU.
 _SCORE_TILES = {
     64: (Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),),
     96: (Sm90Tiles(2, 128, 2, Q_steps_in_registers=3, ping_pong=False),),
@@ -25,7 +26,7 @@ _SCORE_TILES = {
     192: (Sm90Tiles(2, 96, 2, Q_steps_in_registers=4, ping_pong=False),),
     256: (Sm90Tiles(2, 64, 2, Q_steps_in_registers=4, ping_pong=False),),
 }
-# With V of 8 bits; with sums of two levels where O leaves registers for them.
+# The tiles with FP8 V; two-level sums are on if O leaves registers for them.
 _VALUE_TILES = {
     64: (Sm90Tiles(3, 96, 4, Q_steps_in_registers=0, ping_pong=True, ping_pong_until_exp=True),),
     96: (Sm90Tiles(2, 128, 3, Q_steps_in_registers=0, ping_pong=True),),
@@ -39,9 +40,9 @@ _LONGEST_TWO_LEVEL = 128  # d_head
 def make_fp8_config(
     dtype: DType, d_head: int, tiles: Sm90Tiles, *, fp8_values: bool, two_level: bool = False
 ) -> Sm90ForwardKernelConfig:
-    """As ``make_sm90_config``, in groups of 16 heads.
+    """Returns ``make_sm90_config`` for FP8, in groups of 16 heads.
 
-    dtype: Of O, and of V unless that has 8 bits.
+    dtype: The type of O, and of V unless V is FP8.
     """
     config = make_sm90_config(
         dtype, d_head, tiles, heads_per_group=16, stale_maximum=not fp8_values
@@ -49,18 +50,18 @@ def make_fp8_config(
     config = replace(
         config, tma_store=True, fp8_scores=True, fp8_values=fp8_values, two_level=two_level
     )
-    if fp8_values:  # the weight of the reference itself is exact, and often the largest by far
+    if fp8_values:  # the weight of the max is exact, and often the largest by far
         config = replace(config, lazy_rescale_log2=0)
     return config if config.is_buildable() else replace(config, tma_store=False)
 
 
 def fp8_candidates(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90ForwardKernelConfig]:
-    """Returns what may be chosen by d_head alone, first what is for a full GPU.
+    """Returns the configurations for a d_head; the first is for a full GPU.
 
-    dtype: Of O, and of V unless that has 8 bits.
+    dtype: The type of O, and of V unless V is FP8.
 
     Raises:
-        ValueError: The family does not take d_head.
+        ValueError: The family does not support d_head.
     """
     two_level = fp8_values and d_head <= _LONGEST_TWO_LEVEL
     return [
@@ -72,12 +73,13 @@ def fp8_candidates(dtype: DType, d_head: int, fp8_values: bool) -> list[Sm90Forw
 def fp8_heuristic(
     problem: Problem, fp8_values: bool, variant: Variant, num_sms: int | None
 ) -> Sm90ForwardKernelConfig:
-    """Of those, with room for the variant, the one that takes least time by the cost model.
+    """Returns the configuration of ``fp8_candidates``, with room for the variant, of min cost by
+    ``cost_model``.
 
-    problem: Of O's dtype.
-    num_sms: The GPU's; None: it is full.
+    problem: The problem, with O's dtype.
+    num_sms: The GPU's SMs; None: the GPU is assumed to be full.
 
-    Raises: as ``fp8_candidates``.
+    Raises: See ``fp8_candidates``.
     """
     d_head = d_head_of_rows(problem.d_head, problem.d_v)
     heuristics = fp8_candidates(problem.dtype, d_head, fp8_values)
@@ -88,7 +90,7 @@ def fp8_heuristic(
 
 
 def get_fp8_kernel_configs() -> list[Sm90ForwardKernelConfig]:
-    """Returns what the heuristic chooses, for every dtype, d_head and kind of V, sorted."""
+    """Returns the heuristic's choices for every dtype, d_head and kind of V, sorted."""
     return sorted(
         config
         for dtype in DType

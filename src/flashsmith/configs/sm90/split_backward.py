@@ -1,6 +1,6 @@
-"""The split backward of the sm90 family: the configuration, and which of them can be built.
+"""The split backward of the sm90 family: its configuration, and which can be built.
 
-Each rule of legality has its twin: a static_assert with a sentence in the C++ templates.
+Each rule of legality has a twin in the C++ templates: a static_assert with a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPLIT = "split"
 SUPPORTED_D_HEADS = D_HEADS
 N_WARPGROUPS = 2
 MAX_STAGES = 4
-# At least; two stages of K, and of Q, are in use at a time.
+# The min stages: two stages of K, and of Q, are in use at a time.
 MIN_STAGES = {"K_stages": 2, "V_stages": 1, "Q_stages": 2, "dO_stages": 1}
 MAX_CLUSTER = 2
 _BARRIER_BYTES = 8
@@ -38,28 +38,29 @@ _BUFFERS_OF_P = 2
 
 @dataclass(frozen=True, order=True)
 class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
-    """How a backward works: one point of the configuration space, the C++ struct of the same name.
+    """A backward's configuration: one point of the space, with the fields of the C++ struct of the
+    same name.
 
-    dQ has a kernel of its own, dK and dV have one together; both compute the scores. In the first
-    two warpgroups keep queries and visit keys. In the second they keep the same keys and visit
-    queries; one computes dV, and hands the weights to the other, which computes dK. Nothing is
-    added up in memory, so that results are the same at every run.
+    One kernel computes dQ, another dK and dV; both compute the scores. In the first kernel two
+    warpgroups keep queries and visit keys. In the second they keep the same keys and visit queries;
+    one computes dV and passes the weights to the other, which computes dK. Nothing is accumulated
+    in global memory, so results are the same in every run.
 
     dtype: element type of all tensors; sums and statistics are FP32.
     d_head: head dimension, 64, 96, 128, 192 or 256.
-    B_r: queries of a tile: 64. A block of dQ has one for each warpgroup.
-    B_c: keys of a tile: 64.
-    n_warpgroups: warpgroups that compute: 2; one more loads.
-    K_stages: blocks of K that are in shared memory at a time, for dQ.
-    V_stages: likewise of V.
-    Q_stages: blocks of Q that are in shared memory at a time, for dK and dV.
-    dO_stages: likewise of dO.
+    B_r: queries of a tile, 64. A block of dQ has a tile for each warpgroup.
+    B_c: keys of a tile, 64.
+    n_warpgroups: consumer warpgroups, 2; one more loads.
+    K_stages: blocks of K in shared memory at a time, for dQ.
+    V_stages: blocks of V in shared memory at a time, for dQ.
+    Q_stages: blocks of Q in shared memory at a time, for dK and dV.
+    dO_stages: blocks of dO in shared memory at a time, for dK and dV.
     cluster_size: thread blocks that load Q and dO together, for dK and dV: 1 or 2.
 
     Raises:
-        TypeError: a field has the wrong type; names the field.
-        ValueError: a field is negative or zero. What is well formed may still be a point that no
-            kernel supports: `problems()` says so.
+        TypeError: a field has the wrong type; the message names it.
+        ValueError: a field is negative or zero. Other points may still have no kernel: see
+            `problems()`.
     """
 
     dtype: DType
@@ -110,8 +111,9 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
         return True
 
     def serves_variant(self, variant: Variant) -> bool:
-        """Registers have no room for derivatives of scores, nor for the caller's functions; nothing
-        writes gradients into pages."""
+        """Returns whether there are kernels for a variant: registers have no room for derivatives
+        of scores, nor for the caller's functions, and no kernel writes gradients of a bias or into
+        pages."""
         return not (variant.softcap or variant.bias or variant.score or variant.paged)
 
     @property
@@ -120,12 +122,13 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """Of the kernel that has more."""
+        """The bytes by content, for the kernel that has more."""
         return max(self.dQ_parts, self.dK_dV_parts, key=lambda parts: sum(parts.values()))
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """A warpgroup has 64 rows: one of the gradients, scores, and their gradients."""
+        """Registers of a thread, whose warpgroup has 64 rows: one of the gradients, scores and
+        their gradients."""
         return {"dQ, dK or dV": self.d_head // 2, "S, dP": self.B_c}
 
     @property
@@ -134,12 +137,13 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def tile_bytes(self) -> int:
-        """Of Q, dO, K or V."""
+        """The bytes of a tile of Q, dO, K or V."""
         return WGMMA_M * self.d_head * ELEMENT_BYTES
 
     @property
     def dQ_parts(self) -> dict[str, int]:
-        """Shared memory of its kernel: a tile of Q and one of dO for each warpgroup, stages."""
+        """Shared memory of dQ's kernel: tiles of Q and dO for each warpgroup, and stages of K and
+        V."""
         n_barriers = self.n_warpgroups + 2 * (self.K_stages + self.V_stages)
         return {
             "Q": self.n_warpgroups * self.tile_bytes,
@@ -151,7 +155,8 @@ class Sm90SplitBackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def dK_dV_parts(self) -> dict[str, int]:
-        """Of theirs: a tile of K and one of V, stages of Q and dO, P of two blocks."""
+        """Shared memory of the kernel of dK and dV: tiles of K and V, stages of Q and dO, and P of
+        two blocks."""
         n_barriers = 1 + 2 * (self.Q_stages + self.dO_stages + _BUFFERS_OF_P)
         return {
             "K": self.tile_bytes,

@@ -18,7 +18,7 @@ from flashsmith.dtype import DType
 
 
 class SplitBackwardStages(NamedTuple):
-    """What of a configuration decides about its shared memory."""
+    """The fields of a configuration that decide its shared memory."""
 
     K: int
     V: int
@@ -26,7 +26,7 @@ class SplitBackwardStages(NamedTuple):
     dO: int
 
 
-# By d_head, as many as there is room for.
+# Each d_head has as many stages as fit.
 _HEURISTIC = {
     64: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
     96: SplitBackwardStages(K=4, V=4, Q=4, dO=4),
@@ -62,7 +62,8 @@ def heuristic(dtype: DType, d_head: int) -> Sm90SplitBackwardKernelConfig:
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90SplitBackwardKernelConfig]:
-    """Of both kernels as many stages as there is room for; blocks alone and in pairs."""
+    """Returns as many stages of both kernels as fit, with single blocks and with clusters of
+    two."""
     minimum = SplitBackwardStages(*MIN_STAGES.values())
     plain = make_sm90_split_backward_config(dtype, d_head, minimum, cluster_size=1)
     return [

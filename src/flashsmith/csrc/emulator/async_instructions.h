@@ -1,4 +1,4 @@
-// What the instructions of sm_90 share.
+// The common part of the sm_90 instructions.
 #pragma once
 
 #include "emulator/block.h"
@@ -16,7 +16,7 @@ inline unsigned checked(Instruction instruction, int value, int minimum, int max
   return static_cast<unsigned>(value);
 }
 
-// A synchronisation that a lane executes alone: a site that can be dropped.
+// Executes a synchronisation of one lane, which is a site that can be dropped.
 template <class Operation>
 void site_alone(const Step &step, Operation operation) {
   if (self->block->drops(step)) return;

@@ -10,18 +10,19 @@ constinit thread_local Thread *self = nullptr;
 
 namespace {
 
-// What a fault needs to unwind and to write its message.
+// The part of a stack that a fault needs to unwind and to write its message.
 constexpr size_t kStackReserve = 32 << 10;
-// Stacks at equal distances would share the same sets of the cache.
+// Stacks at equal distances would share the same cache sets.
 constexpr size_t kStackColours = 32, kStackColourBytes = 128;
 
-// What a thread gets at launch, if the launch bounds leave room for one block of an SM.
+// Returns the registers of a thread at launch, if the launch bounds leave room for one block on an
+// SM.
 unsigned launch_registers(unsigned threads) {
   constexpr unsigned kRegisters = 64 << 10, kMax = 255, kUnit = 8;
   return std::min(kMax, kRegisters / threads / kUnit * kUnit);
 }
 
-// The first lane of the warp that waits alone, or nullptr.
+// Returns the first lane of the warp that waits alone, or nullptr.
 const Thread *lane_waits(const Warp &warp) {
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     const Thread &thread = warp.threads[lane];
@@ -151,7 +152,7 @@ void Block::fiber_main() {
   } else {
     suspend(thread);
   }
-  std::terminate();  // nobody resumes a thread that has returned
+  std::terminate();  // unreachable: a thread that has returned is not resumed
 }
 
 void Block::exit(Thread &thread) {

@@ -1,4 +1,4 @@
-// A block: its fibers, its memory, and the warps' rendezvous.
+// A block: its fibers, its memory, and the rendezvous of its warps.
 #pragma once
 
 #include <bit>
@@ -27,10 +27,10 @@ struct Thread {
   Block *block;
   Warp *warp;
   unsigned index, lane;
-  const char *stack_limit;                   // below it, an instruction reports an overflow
-  const Mbarrier *waits_for = nullptr;       // what the lane alone waits for, ...
-  const uint32_t *waits_for_word = nullptr;  // likewise, in global memory
-  Step waits_at;                             // ... and where
+  const char *stack_limit;                   // an instruction below it reports an overflow
+  const Mbarrier *waits_for = nullptr;       // the lane alone waits for this mbarrier, ...
+  const uint32_t *waits_for_word = nullptr;  // ... or for this word in global memory
+  Step waits_at;                             // the step at which it waits
 
   uint64_t in_grid() const;
 };
@@ -46,9 +46,9 @@ struct Copy {
 };
 
 struct Warp {
-  unsigned index = 0, number = 0;  // in the cluster, as clocks count warps; in the block
-  Thread *threads = nullptr;       // its 32
-  uint32_t ready = 0, exited = 0;  // lanes that can go on; lanes that have returned
+  unsigned index = 0, number = 0;  // in the cluster, for clocks; in the block
+  Thread *threads = nullptr;       // its 32 threads
+  uint32_t ready = 0, exited = 0;  // lanes that can proceed; lanes that have returned
   uint32_t arrived = 0;            // lanes at `step`, with arguments in `arguments`
   Step step;
   void *arguments[kLanes];
@@ -57,7 +57,7 @@ struct Warp {
   std::vector<size_t> group_sizes;  // committed groups of `copies`, oldest first
   uint64_t ldmatrix_run = 0, mma_run = 0;
   bool retries = false;    // waits for something that other warps may have done since
-  unsigned registers = 0;  // a thread has
+  unsigned registers = 0;  // of a thread
 };
 
 class Block {
@@ -66,14 +66,14 @@ class Block {
 
   void start(uint64_t index);  // in grid order
   bool ended() const { return running_ == 0; }
-  void finish();  // checks what the block leaves behind
+  void finish();  // checks the state at the end of the block
   void fail(const Warp &warp, unsigned lane, const std::string &text);
 
-  // True for the site that fault injection drops.
+  // Returns whether fault injection drops this site.
   bool drops(const Step &step);
   void passed(Warp &warp, const Step &step);  // records a synchronisation site
   std::vector<Warp> &warps() { return warps_; }
-  void retry_waiting();  // lets warps that retry look again
+  void retry_waiting();  // lets waiting warps try again
   void wait_and_retry(Warp &warp);
 
   Cluster &cluster;
@@ -87,14 +87,14 @@ class Block {
   NamedBarriers named_barriers;
   BulkStores stores;
   std::vector<Warpgroup> warpgroups;
-  int free_registers = 0;  // of the block, that no thread has
+  int free_registers = 0;  // of the block, not assigned to a thread
   Counters counters;
   Dim3 block_index;
   uint64_t index = 0;  // in grid order
   std::vector<Step> sites;
   bool dropped_one = false;
 
-  // The scheduler's side of a rendezvous; called by collective() below.
+  // Refuses an arrival at a rendezvous on the scheduler's side; called by collective() below.
   [[noreturn]] static void refuse_arrival(Thread &thread, const Step &step);
 
  private:
@@ -107,10 +107,10 @@ class Block {
   size_t running_ = 0;  // warps that have not returned
 };
 
-// "warp 3 waits at ..."
+// Returns text like "warp 3 waits at ...".
 std::string describe_waiting(const Warp &warp);
 
-// Lets another ready lane of the warp go on, until the thread's own bit in `ready` is set again.
+// Runs another ready lane of the warp, until the thread's own bit in `ready` is set again.
 inline void suspend(Thread &thread) {
   Warp &warp = *thread.warp;
   warp.ready &= ~(1u << thread.lane);
@@ -120,8 +120,9 @@ inline void suspend(Thread &thread) {
   switch_fiber(thread.fiber, next.fiber);
 }
 
-// The 32 lanes meet here; the last to arrive runs operation(block, warp, arguments of the lanes)
-// for all. An operation that clears warp.ready keeps the warp waiting until someone sets it again.
+// The 32 lanes meet here; the last one to arrive runs operation(block, warp, arguments of the
+// lanes) for all. An operation that clears warp.ready keeps the warp waiting until that is set
+// again.
 template <class Arguments, class Operation>
 inline void collective(const Step &step, Arguments &arguments, Operation operation) {
   Thread &thread = *self;
@@ -143,7 +144,7 @@ inline void collective(const Step &step, Arguments &arguments, Operation operati
   if (warp.ready == 0 || thread.block->cluster.preempts()) thread.block->cluster.yield(thread);
 }
 
-// The same for an operation that may have to be tried again, as long as it returns false.
+// Runs an operation like collective(), again and again as long as it returns false.
 template <class Arguments, class Operation>
 inline void collective_until(const Step &step, Arguments &arguments, Operation operation) {
   struct Attempt {
@@ -161,7 +162,7 @@ inline void collective_until(const Step &step, Arguments &arguments, Operation o
   }
 }
 
-// One lane runs operation(block, thread), whatever the others of its warp do.
+// Runs operation(block, thread) on one lane, whatever the other lanes of its warp do.
 template <class Operation>
 inline void alone(const Step &step, Operation operation) {
   Thread &thread = *self;

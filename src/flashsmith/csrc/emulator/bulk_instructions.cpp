@@ -1,4 +1,4 @@
-// The instructions of sm_90 that copy in bulk.
+// The bulk copy instructions of sm_90.
 #include <algorithm>
 
 #include "emulator/async_instructions.h"

@@ -34,7 +34,7 @@ Clocks::Clocks(unsigned blocks, unsigned warps_per_block)
       counts_(size_) {}
 
 void Clocks::start() {
-  // Epochs go on from cluster to cluster, so that shadows need not be cleared each time.
+  // Epochs continue from cluster to cluster, so that shadows need not be cleared each time.
   uint32_t base = 0;
   for (const Warp &warp : warps_state_) base = std::max(base, warp.epoch);
   for (unsigned i = 0; i < used_; ++i) base = std::max(base, counts_[i]);
@@ -162,7 +162,7 @@ void Clocks::fence(unsigned warp, unsigned lane) {
   Warp &state = warps_state_[warp];
   if (state.unfenced != 0) {
     state.unfenced &= ~(1u << lane);
-    // A lane whose warp has synchronised since they were made fences the writes of all.
+    // A lane fences the writes of all lanes if its warp has synchronised since they were made.
     if (state.unsynced == 0) state.unfenced = 0;
     if (state.unfenced == 0) row(warp)[fenced(warp)] = end_epoch(warp);
   }

@@ -22,7 +22,7 @@ Cluster::~Cluster() = default;
 
 void Cluster::start(uint64_t index) {
   random_state_ = options.seed * 0x9E3779B97F4A7C15 + index;
-  random_state_ = random();  // neighbouring seeds and clusters draw unrelated orders
+  random_state_ = random();  // neighbouring seeds and clusters give unrelated orders
   clocks.start();
   for (const auto &block : blocks_) block->start(index * blocks_.size() + block->rank);
   arrived_.clear();

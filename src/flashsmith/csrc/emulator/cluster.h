@@ -30,14 +30,14 @@ class Cluster {
   void run(uint64_t index);
 
   const std::vector<std::unique_ptr<Block>> &blocks() const { return blocks_; }
-  // The block whose shared memory the thread is about to use.
+  // Returns the block whose shared memory the thread is about to use.
   Block &peer(const Thread &thread, int rank) const;
 
-  // The cluster's barrier: a warp waits until all warps that have not returned do.
+  // The cluster's barrier: a warp waits until all warps that have not returned have arrived.
   void arrive(Warp &warp);
   void warp_returned();
 
-  // The thread waits until a word in global memory has the value, and knows what that hands on.
+  // Waits until a word in global memory has the value, and learns what its writer knew.
   void wait_for_word(Thread &thread, const uint32_t *word, uint32_t value);
 
   void yield(Thread &thread);                     // to the scheduler
@@ -48,7 +48,7 @@ class Cluster {
   const Launch &launch;
   const Options &options;
   Clocks clocks;
-  GlobalOrder &order;  // of the grid
+  GlobalOrder &order;  // of the grid; shared by all clusters
 
  private:
   void start(uint64_t index);
@@ -70,9 +70,9 @@ class Cluster {
   std::exception_ptr failure_;
   size_t live_ = 0;              // warps that have not returned
   std::vector<Warp *> arrived_;  // at the barrier
-  Clocks::Published clock_;      // what they release
+  Clocks::Published clock_;      // the clock that they release
   std::vector<Thread *> word_waiters_;
-  uint64_t words_version_ = 0;  // when the first of them looked
+  uint64_t words_version_ = 0;  // when the first of them read its word
 };
 
 }  // namespace flashsmith::emulator

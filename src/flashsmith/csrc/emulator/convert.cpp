@@ -1,5 +1,5 @@
-// fp32 to the 16-bit types, rounding to nearest even, in integers: the same on every host; back;
-// numbers of 8 bits; and the approximate hyperbolic tangent.
+// Conversions in integers, with the same results on every host: FP32 to the 16-bit types, rounding
+// to nearest even, and back; FP8; and the approximate hyperbolic tangent.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kSign = 0x80000000, kInfinity = 0x7F800000;
 
-// Shifts the lowest `bits` bits out; what they held rounds the rest to nearest, ties to even.
+// Shifts out the lowest `bits` bits, and rounds the rest to nearest, ties to even.
 uint32_t round_shift(uint32_t value, int bits) {
   const uint32_t half = 1u << (bits - 1), lowest = value >> bits & 1;
   return (value + half - 1 + lowest) >> bits;
@@ -20,7 +20,7 @@ uint32_t round_shift(uint32_t value, int bits) {
 
 uint32_t to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & ~kSign) > kInfinity) return 0x7FFF;  // the NaN that cvt gives
+  if ((bits & ~kSign) > kInfinity) return 0x7FFF;  // the NaN that cvt returns
   return round_shift(bits, 16);
 }
 
@@ -33,7 +33,7 @@ uint32_t to_f16(float value) {
   if (magnitude > kInfinity) return 0x7FFF;
   if (magnitude >= kOverflow) return sign | 0x7C00;
   if (magnitude >= kSmallestNormal) return sign | round_shift(magnitude - kRebias, 13);
-  // Subnormal: count units of 2^-24. Below 2^-25 all of it rounds away.
+  // A subnormal counts units of 2^-24. Below 2^-25 everything rounds to zero.
   const int exponent = static_cast<int>(magnitude >> 23);
   if (exponent < 127 - 25) return sign;
   const uint32_t mantissa = (magnitude & 0x7FFFFF) | 0x800000;
@@ -61,7 +61,8 @@ uint16_t pack_e4m3(float low, float high) {
     constexpr int kNaN = 0x7f, kLargest = 0x7e;
     if (std::isnan(value)) return kNaN;
     const float magnitude = std::fabs(value);
-    // Bits grow with the number: the first that is not below it, and the one before.
+    // Bits grow with the number. This finds the first number that is not below it, and the previous
+    // one.
     int above = 0;
     while (above < kLargest && kE4m3[static_cast<size_t>(above)] < magnitude) above++;
     const int below = std::max(above - 1, 0);
@@ -102,7 +103,7 @@ float mul_rz(float x, float y) {
 }
 
 float tanh_approx(float x) {
-  constexpr uint32_t kLost = (1u << 12) - 1;  // of the mantissa: what is left is good to 2^-11
+  constexpr uint32_t kLost = (1u << 12) - 1;  // of the mantissa: the rest is accurate to 2^-11
   const float exact = std::tanh(x);
   return std::isnan(exact) ? exact : std::bit_cast<float>(std::bit_cast<uint32_t>(exact) & ~kLost);
 }

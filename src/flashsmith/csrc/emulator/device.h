@@ -1,17 +1,18 @@
-// What an emulated kernel calls: the twins of the instructions in include/flashsmith/ptx/.
-// Included in every generated translation unit, so it includes next to nothing itself.
+// The interface of an emulated kernel: the counterparts of the instructions in
+// include/flashsmith/ptx/. Every generated translation unit includes it, so that it includes next
+// to nothing itself.
 //
 // Every function marked "warp" is executed by the 32 lanes of a warp together, with equal
 // modifiers; a lane that does something else meanwhile is a Fault. That is stricter than PTX for
 // plain memory accesses and cp.async, and lets them be checked and counted as the hardware issues
 // them. Functions marked "thread" are executed by any lane alone, whatever the others do.
 //
-// What goes unnoticed: order in global memory, but of bulk copies of bytes in a row among each
-// other (and there, that a bulk_load is overwritten before it has read); a wgmma_fence that is
-// missing after registers were written, if an earlier one has come since the last wgmma_wait_group;
-// ordinary reads of registers that wgmma overwrites; a wait for a phase two back, whose parity is
-// the same; a single word loaded from shared memory that is used too late (plain arithmetic is not
-// seen).
+// The emulator does not notice: order in global memory, except of bulk copies of contiguous bytes
+// among each other (and for these not that a bulk_load is overwritten before it has read); a
+// missing wgmma_fence after registers were written, if an earlier one has come since the last
+// wgmma_wait_group; ordinary reads of registers that wgmma overwrites; a wait for the phase before
+// the last, which has the same parity; a single word loaded from shared memory that is used too
+// late (plain arithmetic is not seen).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A synchronisation call site: where in the kernel's source the instruction stands.
+// A synchronisation call site: the place of the instruction in the kernel's source.
 using Where = std::source_location;
 
 // ---- special registers and memory; any thread ----
@@ -44,13 +45,13 @@ void warp_sync(Where where);     // bar.warp.sync 0xffffffff
 void named_barrier_sync(int id, int threads, Where where);    // bar.sync id, threads
 void named_barrier_arrive(int id, int threads, Where where);  // bar.arrive id, threads
 void cp_async_wait_group(int pending,
-                         Where where);  // all but the newest `pending` groups have landed
+                         Where where);  // waits for all but the newest `pending` groups
 
 // ---- asynchronous copies; warp. The source is read, and the bytes appear, at the wait. ----
 
-// cp.async.cg.shared.global, 16 bytes a thread; where not `active` zeros, and nothing is read.
+// cp.async.cg.shared.global: 16 bytes a thread; if not `active`, zeros without reading the source.
 void cp_async_16(void *shared, const void *global, bool active = true);
-void cp_async_4(void *shared, const void *global, bool active);  // cp.async.ca, 4 bytes likewise
+void cp_async_4(void *shared, const void *global, bool active);  // cp.async.ca: 4 bytes
 void cp_async_commit_group();
 
 // ---- plain memory accesses of 4, 8 or 16 bytes a thread; warp. Lanes may be predicated off. ----
@@ -60,8 +61,8 @@ void store_shared(void *shared, const void *registers, int bytes);
 void load_global(void *registers, const void *global, int bytes, bool active = true);
 void store_global(void *global, const void *registers, int bytes, bool active = true);
 
-// red.global.add[.v4].f32: 1 or 4 numbers a thread, each added by itself to what other threads and
-// blocks add, too.
+// red.global.add[.v4].f32: 1 or 4 numbers a thread. Each addition is atomic by itself, with those
+// of other threads and blocks.
 void add_global(float *global, const float *values, int count);
 
 // ---- warp-level matrix instructions and shuffles; warp ----
@@ -72,9 +73,9 @@ void ldmatrix_x4(uint32_t (&fragment)[4], const void *row, bool transposed);
 // stmatrix.sync.aligned.m8n8.x4[.trans].shared.b16; `row` is this lane's row address.
 void stmatrix_x4(void *row, const uint32_t (&fragment)[4], bool transposed = false);
 
-// mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`.
-// Products are exact; they are added to c in order of k, each sum rounded to fp32.
-enum class MmaType { f16, bf16, e4m3 };  // e4m3: of wgmma alone
+// mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32, accumulating into `c`. Products
+// are exact; they are added to c in the order of k, each sum rounded to FP32.
+enum class MmaType { f16, bf16, e4m3 };  // e4m3: for wgmma only
 void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t &b0, const uint32_t &b1,
                   MmaType type);
 
@@ -85,28 +86,28 @@ uint32_t pack(float low, float high, MmaType type);
 
 float mul_rz(float x, float y);  // mul.rz.f32
 
-// tanh.approx.f32: off by up to 2^-11 of the result, towards zero.
+// tanh.approx.f32: the error is at most 2^-11 of the result, towards zero.
 float tanh_approx(float x);
 
 float unpack(uint16_t bits, MmaType type);  // cvt.f32.{f16,bf16}
 
 uint32_t unpack_e4m3(uint16_t bytes);  // cvt.rn.f16x2.e4m3x2: the lower byte in the lower half
 
-// cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte; what is beyond 448, infinity, too, becomes
-// that.
+// cvt.rn.satfinite.e4m3x2.f32: `low` in the lower byte; numbers beyond 448, infinity too, become
+// 448.
 uint16_t pack_e4m3(float low, float high);
 
-// prmt.b32: digit i of the selector says which byte of the two words, the first's counted first,
-// becomes byte i; from 8 on, the sign of which.
+// prmt.b32: digit i of the selector chooses byte i among the bytes of the two words, the first's
+// counted first; a digit plus 8 chooses the byte's sign.
 uint32_t permute_bytes(uint32_t first, uint32_t second, uint32_t selector);
 
-// fma.rn.{f16x2,bf16x2}. A sum that fp64 has to round is rounded twice.
+// fma.rn.{f16x2,bf16x2}. A sum that FP64 has to round is rounded twice.
 uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c, MmaType type);
 
 // ---- exchange; warp ----
 
 float shuffle_xor(float value, int lane_mask);  // shfl.sync.bfly.b32 over the whole warp
-int shuffle_from(int value, int lane);          // shfl.sync.idx.b32 likewise
+int shuffle_from(int value, int lane);          // shfl.sync.idx.b32 over the whole warp
 bool vote_any(bool predicate);                  // vote.sync.any.pred over the whole warp
 
 bool elect_one();  // elect.sync: true in one lane of the warp
@@ -117,66 +118,68 @@ uint32_t thread_load_shared(const void *shared);
 void thread_store_shared(void *shared, uint32_t word);
 void thread_load_global(void *registers, const void *global, int bytes);   // 1, 2 or 4
 void thread_store_global(void *global, const void *registers, int bytes);  // 4, 8 or 16
-uint32_t thread_atomic_add(void *global, uint32_t value);  // atom.global.add.u32: the old value
+uint32_t thread_atomic_add(void *global, uint32_t value);                  // atom.global.add.u32
 
 // ---- words in global memory, between blocks; thread. Sites that fault injection can drop. ----
 
-// st.release.gpu.global: who finds this value comes after what the thread has done, and after bulk
-// copies that it has waited for.
+// st.release.gpu.global: a thread that reads this value comes after what this thread has done, and
+// after bulk copies that it has waited for.
 void release_global(uint32_t *word, uint32_t value, Where where);
-// ld.acquire.gpu.global until the word has this value.
+// ld.acquire.gpu.global in a loop, until the word has this value.
 void wait_global(const uint32_t *word, uint32_t value, Where where);
-// Before bulk copies may come after what the thread has found in words.
+// Orders later bulk copies after what the thread has learned from words.
 void fence_proxy_async_global(Where where);
 
 // ---- mbarriers; thread. Sites that fault injection can drop. ----
 
-// The 8 bytes in shared memory that name it belong to the mbarrier from its initialisation on.
+// The mbarrier owns its 8 bytes in shared memory from its initialisation on.
 void mbarrier_init(void *barrier, int count, Where where);
 void mbarrier_arrive(void *barrier, Where where);
-// At the barrier at the same place in the shared memory of the cluster's block of this rank.
+// Arrives at the barrier at the same offset in the shared memory of the cluster's block of this
+// rank.
 void mbarrier_arrive_remote(void *barrier, int rank, Where where);
 void mbarrier_arrive_expect_tx(void *barrier, int bytes, Where where);
-void mbarrier_wait_parity(void *barrier, int parity, Where where);  // of the phase waited for
-void fence_mbarrier_init(Where where);  // before bulk copies may name what this thread initialised
-void fence_proxy_async(Where where);    // before bulk copies and wgmma may see generic writes
+void mbarrier_wait_parity(void *barrier, int parity, Where where);  // try_wait, in a loop
+void fence_mbarrier_init(Where where);  // before bulk copies use a new mbarrier
+void fence_proxy_async(Where where);    // before bulk copies and wgmma see generic writes
 
 // ---- bulk copies; thread ----
 
-// cp.async.bulk.shared::cluster.global: bytes in a row, as tma_load brings a box.
+// cp.async.bulk.shared::cluster.global: copies contiguous bytes as tma_load copies a box.
 void bulk_load(void *shared, const void *global, int bytes, void *barrier);
 
-// cp.async.bulk.global.shared::cta: bytes in a row, as tma_store.
+// cp.async.bulk.global.shared::cta: copies contiguous bytes as tma_store copies a box.
 void bulk_store(void *global, const void *shared, int bytes);
 
-// cp.reduce.async.bulk.global.shared::cta.add.f32: as bulk_store; the numbers are added one by one
-// to what other threads and blocks add, too.
+// cp.reduce.async.bulk.global.shared::cta.add.f32: like bulk_store, but numbers are added, each
+// atomic by itself with the additions of other threads and blocks.
 void bulk_add(float *global, const void *shared, int bytes);
 
-// cp.async.bulk.tensor: the box at `coordinates` (one a dimension, the contiguous one first). The
-// source is read, and the bytes appear, when a thread waits for the mbarrier's phase. Elements
-// outside the tensor are zero.
+// cp.async.bulk.tensor: copies the box at `coordinates` (one for each dimension, the contiguous one
+// first). The source is read, and the bytes appear, when a thread waits for the mbarrier's phase.
+// Elements outside the tensor are zero.
 void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coordinates, int rank);
 
-// The same to each block of the cluster whose rank's bit is set in `blocks`: to the same place in
-// its shared memory, counted by its mbarrier at the same place as `barrier`.
+// Copies the box to the same offset in each block of the cluster whose rank's bit is set in
+// `blocks`, counted by its mbarrier at the offset of `barrier`.
 void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint16_t blocks,
                         const int *coordinates, int rank);
 
-// The bytes are read and written at the waits of this thread; elements outside the tensor are not.
+// Copies to a box. The bytes are read and written at the waits of this thread, except elements
+// outside the tensor.
 void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank);
 void tma_store_commit_group(Where where);
-void tma_store_wait_group(int pending, Where where);       // all but `pending` groups are written
+void tma_store_wait_group(int pending, Where where);       // all but `pending` are written
 void tma_store_wait_group_read(int pending, Where where);  // ... have been read
 
 // ---- warpgroup-level matrix instructions; warp, and all four of the warpgroup execute them ----
 
-// wgmma.mma_async.m64nNk16, or k32 of e4m3, with fp32 accumulators: c (64, n) += a (64, k) *
-// b (k, n), or = with `accumulate` false. Operands are read at the wait that covers the
-// instruction, and accumulators hold poison until then. The sum is in order of k as for
-// mma_m16n8k16. Of e4m3 it is as rough as Hopper's: c and the products are cut off 13 places behind
-// the leading one of the largest, and then added; the sum is cut off likewise (DeepSeek-V3, section
-// 3.3.2; docs/emulator.md).
+// wgmma.mma_async.m64nNk16, or k32 of e4m3, with FP32 accumulators: c (64, n) += a (64, k) * b (k,
+// n), or = with `accumulate` false. Operands are read at the wait that covers the instruction, and
+// accumulators hold poison until then. The order of the sum is that of mma_m16n8k16. With e4m3 the
+// sum is as rough as Hopper's: c and the products are truncated 13 bits behind the leading bit of
+// the largest, and then added; the sum is truncated in the same way (DeepSeek-V3, section 3.3.2;
+// docs/emulator.md).
 struct Wgmma {
   float *c;                     // n / 2 registers of this lane
   const uint32_t *a_registers;  // 4 registers of this lane; or nullptr: a is in shared memory
@@ -191,7 +194,7 @@ void wgmma_fence(Where where);  // orders the registers' ordinary accesses befor
 void wgmma_commit_group(Where where);
 void wgmma_wait_group(int pending, Where where);
 
-// setmaxnreg.{inc,dec}: no effect but that the block's registers must suffice; inc waits for them.
+// setmaxnreg.{inc,dec}: only checks that the block's registers suffice; inc waits for them.
 void set_register_count(int count, bool increase);
 
 }  // namespace flashsmith::emulator

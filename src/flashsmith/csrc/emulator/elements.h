@@ -1,5 +1,5 @@
-// The 16-bit types to fp32, with the compiler's vectors rather than those of an instruction set:
-// what has none gets scalars, with equal results. And e4m3, by a table.
+// Conversion of the 16-bit types to FP32, with the compiler's vectors instead of an instruction
+// set's: a host without vectors gets scalars, with equal results. e4m3 uses a table.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ struct DecodeF16 {
   }
 };
 
-// Numbers by their bits: a sign, four bits of exponent, three of mantissa.
+// The e4m3 numbers by their bits: a sign, four bits of exponent, three of mantissa.
 inline constexpr std::array<float, 256> kE4m3 = [] {
   constexpr int kSign = 0x80, kNaN = 0x7f, kMantissaBits = 3, kUnits = 1 << 9;  // of 2^-9
   std::array<float, 256> values{};

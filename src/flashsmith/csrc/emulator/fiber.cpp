@@ -34,8 +34,9 @@ Stacks::~Stacks() { munmap(mapping_, mapping_bytes_); }
 
 #if FLASHSMITH_FIBER_ASSEMBLY
 
-// Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` for the stack
-// pointer, pops, returns. Floating-point control words are the same in all fibers and stay.
+// Pushes the callee-saved registers, stores the stack pointer in *save, takes `load` as the stack
+// pointer, pops, returns. Floating-point control words are the same in all fibers and are not
+// switched.
 #ifdef __APPLE__
 #define SYMBOL "_flashsmith_switch_stack"
 #define DIRECTIVES ".private_extern " SYMBOL "\n"

@@ -1,4 +1,5 @@
-// Fibers: one stack a CUDA thread, switched in a few nanoseconds. A fiber stays on its host thread.
+// Fibers: each CUDA thread has a stack, and switching takes a few nanoseconds. A fiber stays on its
+// host thread.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ void prepare_fiber(Fiber &fiber, char *bottom, char *top, void (*entry)());
 extern "C" void flashsmith_switch_stack(void **save, void *load);
 #endif
 
-// Suspends the caller as `from` and goes on where `to` was suspended.
+// Suspends the caller as `from` and continues where `to` was suspended.
 inline void switch_fiber(Fiber &from, Fiber &to) {
 #if FLASHSMITH_FIBER_ASSEMBLY
   flashsmith_switch_stack(&from.stack_pointer, to.stack_pointer);

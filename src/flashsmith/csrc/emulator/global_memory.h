@@ -37,7 +37,7 @@ class GlobalMemory {
   [[noreturn]] void refuse(const void *address, size_t bytes, unsigned lane) const;
 
   const std::vector<MemoryRange> &ranges_;
-  const MemoryRange *last_ = nullptr;  // where the previous access fell
+  const MemoryRange *last_ = nullptr;  // of the previous access
 };
 
 }  // namespace flashsmith::emulator

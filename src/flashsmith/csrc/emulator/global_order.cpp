@@ -58,7 +58,8 @@ uint64_t GlobalOrder::begin(uint64_t thread, const void *bytes, size_t size, Use
   Range &range = ranges_.try_emplace(first, Range{end, {}}).first->second;
   range.end = std::max(range.end, end);
   longest_ = std::max(longest_, range.end - first);
-  // Who knows this one knows those of its kind that it knows.
+  // Drops copies of the same kind that this thread knows: whoever knows the new copy knows them,
+  // too.
   std::erase_if(range.copies,
                 [&](const Copy &copy) { return copy.use == use && knows(by.fenced, copy); });
   range.copies.push_back({thread, number, use});
@@ -68,7 +69,7 @@ uint64_t GlobalOrder::begin(uint64_t thread, const void *bytes, size_t size, Use
 void GlobalOrder::complete(uint64_t thread, uint64_t copy) {
   const std::lock_guard lock(mutex_);
   Thread &by = threads_[thread];
-  // Completion comes with a fence of its own.
+  // Completion includes a fence for the thread's own copies.
   by.known[thread] = by.fenced[thread] = std::max(by.known[thread], copy);
 }
 
@@ -80,7 +81,7 @@ void GlobalOrder::fence(uint64_t thread) {
 
 void GlobalOrder::release(uint64_t thread, uint32_t *word, uint32_t value) {
   const std::lock_guard lock(mutex_);
-  // Who finds this value learns nothing of those who wrote others.
+  // A thread that reads this value learns nothing from the writers of other values.
   words_[word] = threads_[thread].known;
   std::atomic_ref(*word).store(value, std::memory_order_release);
   ++version_;

@@ -1,5 +1,5 @@
-// Order in global memory, over all blocks of a grid: words by which a thread hands on to others,
-// and the bulk copies that must come before or after one another.
+// The order in global memory, over all blocks of a grid: words by which a thread releases to
+// others, and the bulk copies that must come before or after one another.
 #pragma once
 
 #include <condition_variable>
@@ -15,44 +15,45 @@ namespace flashsmith::emulator {
 
 class GlobalOrder {
  public:
-  // workers: host threads that run blocks.
+  // `workers`: host threads that run blocks.
   explicit GlobalOrder(uint64_t workers) : running_(workers) {}
 
   // ---- bulk copies ----
 
-  // Sums may be added in any order; of all others, one of the two writes.
+  // Two additions, or two loads, may come in any order; other pairs conflict.
   enum class Use : uint8_t { load, store, add };
 
-  // A copy of `thread` (of the grid) begins. Returns its number, or says in `conflict` which copy
-  // of the same bytes is not ordered before it.
+  // Begins a copy of `thread` (in the grid). Returns its number, or sets `conflict` to a message
+  // about a copy of the same bytes that is not ordered before it.
   uint64_t begin(uint64_t thread, const void *bytes, size_t size, Use use, std::string &conflict);
-  // The thread knows that its copies up to this one are in memory.
+  // Records that the thread's copies up to this one are in memory, as the thread knows.
   void complete(uint64_t thread, uint64_t copy);
-  // Bulk copies of the thread come after what it knows.
+  // Orders later bulk copies of the thread after what it knows.
   void fence(uint64_t thread);
 
   // ---- words ----
 
-  // Writes the word; who finds this value knows what the thread knows.
+  // Writes the word; a thread that reads this value learns what the writer knows.
   void release(uint64_t thread, uint32_t *word, uint32_t value);
-  // Whether the word has the value; and when it was looked at.
+  // Returns whether the word has the value, and sets the version at which it was read.
   bool acquire(uint64_t thread, const uint32_t *word, uint32_t value, uint64_t &version);
 
-  // How often any word was written.
+  // Returns how often any word was written.
   uint64_t version();
-  // A worker's blocks cannot go on until that is no longer `version`. False: no worker's can.
+  // Waits until the version changes, because a worker's blocks cannot proceed before. Returns false
+  // if no worker can proceed.
   bool wait_beyond(uint64_t version);
   void worker_ended();
-  // No worker waits any longer; wait_beyond throws Abandoned.
+  // Ends all waits of workers; wait_beyond throws Abandoned.
   void abandon();
   struct Abandoned {};
 
  private:
-  using Clock = std::unordered_map<uint64_t, uint64_t>;  // [thread]: its last copy that is known
+  using Clock = std::unordered_map<uint64_t, uint64_t>;  // [thread]: its last known copy
 
   struct Thread {
     uint64_t copies = 0;  // begun
-    Clock known, fenced;  // by ordinary accesses, by bulk copies
+    Clock known, fenced;  // by ordinary accesses; by bulk copies
   };
   struct Copy {
     uint64_t thread, number;
@@ -60,7 +61,7 @@ class GlobalOrder {
   };
   struct Range {
     uintptr_t end;
-    std::vector<Copy> copies;  // that others must know
+    std::vector<Copy> copies;  // that later copies must know
   };
 
   static void merge(Clock &into, const Clock &other);

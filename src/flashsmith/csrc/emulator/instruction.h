@@ -1,4 +1,4 @@
-// The instructions, as the scheduler and messages know them.
+// The instructions, for the scheduler and for messages.
 #pragma once
 
 #include <cstdint>
@@ -63,11 +63,12 @@ enum class Instruction : uint8_t {
 
 const char *name(Instruction instruction);
 
-// "file.cuh:12:7"; the file without its folders.
+// Returns text like "file.cuh:12:7", with the file's base name.
 std::string describe(const Where &where);
 const char *base_name(const char *path);
 
-// An instruction as a lane executes it. Lanes of a warp must agree in all of it, that is in `key`.
+// An instruction as a lane executes it. The lanes of a warp must agree in all of it, which is
+// `key`.
 struct Step {
   constexpr Step() = default;
   constexpr Step(Instruction instruction, uint32_t modifier = 0)
@@ -89,7 +90,7 @@ struct Step {
 struct Problem {
   unsigned lane;
   std::string text;
-  Step step{};  // where; by default what the warp is at
+  Step step{};  // the step; by default the warp's current one
 };
 
 }  // namespace flashsmith::emulator

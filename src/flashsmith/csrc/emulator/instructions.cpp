@@ -1,4 +1,4 @@
-// Each instruction: what the last lane to arrive does for the whole warp.
+// The instructions: the last lane to arrive does the work of the whole warp.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Nothing {};
 struct MemoryArguments {
   void *to;
   const void *from;
-  bool active = true;  // of an access to global memory: false leaves the lane out
+  bool active = true;  // false leaves a lane out of an access to global memory
 };
 
 [[noreturn]] void refuse(Instruction instruction, int value, const char *what) {
@@ -59,13 +59,14 @@ void count_store(Block &block, const GlobalAddresses &addresses, unsigned bytes)
   if (block.options.count) block.counters.global_store_sectors += addresses.sectors();
 }
 
-// A single register goes to plain arithmetic, which is not seen here: it counts as used at once.
+// Records a load. A single register goes to plain arithmetic, which is not seen here, so that it
+// counts as used at once.
 void issue_load(Block &block, const Warp &warp, const void *registers, unsigned bytes) {
   if (bytes == sizeof(uint32_t)) return;
   block.clocks.loads(warp.index).issue(registers, bytes, block.clocks.now(warp.index));
 }
 
-// Lets the copies of the oldest groups land until at most `pending` groups are left.
+// Lands the copies of the oldest groups until at most `pending` groups are left.
 void land_copies(Block &block, Warp &warp, size_t pending) {
   while (warp.group_sizes.size() > pending) {
     const auto end = warp.copies.begin() + static_cast<ptrdiff_t>(warp.group_sizes.front());

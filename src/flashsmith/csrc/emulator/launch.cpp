@@ -14,7 +14,7 @@ namespace flashsmith::emulator {
 
 namespace {
 
-// Rounding and flush-to-zero modes of the caller must not change results.
+// Resets the caller's rounding and flush-to-zero modes, which must not change results.
 class DefaultFloatingPoint {
  public:
   DefaultFloatingPoint() {
@@ -29,7 +29,7 @@ class DefaultFloatingPoint {
   std::fenv_t saved_;
 };
 
-// The grid, drained by the workers; and what they bring together.
+// The grid, drained by the workers, and their combined results.
 struct Grid {
   const Launch &launch;
   const Options &options;
@@ -38,7 +38,7 @@ struct Grid {
   std::atomic<uint64_t> next{0};
   std::atomic<bool> failed{false};
 
-  std::mutex mutex{};  // guards what follows
+  std::mutex mutex{};  // guards the members below
   uint64_t failed_cluster = ~uint64_t{0};
   std::exception_ptr failure{};
   Report report{};
@@ -73,11 +73,11 @@ void Grid::work() {
   uint64_t index = 0;
   try {
     Cluster cluster(launch, options, order);
-    // They are handed out in order: those before a failed one have all been started.
+    // Clusters are handed out in order: all clusters before a failed one have been started.
     while (!failed && (index = next++) < clusters) cluster.run(index);
     for (const auto &block : cluster.blocks()) merge(*block);
   } catch (const GlobalOrder::Abandoned &) {
-    // Another block's fault is what stops this one.
+    // The fault of another block stops this one.
   } catch (...) {
     record(index, std::current_exception());
     order.abandon();
@@ -137,7 +137,7 @@ void Counters::add(const Counters &other) {
 
 namespace {
 
-// What one grid showed, in any order; sets `dropped_one` if it ran the site that is dropped.
+// Runs one grid and returns its report, in any order; sets `dropped_one` if the dropped site ran.
 Report run(const Launch &launch, const Options &options, bool &dropped_one) {
   check(launch, options);
   const uint64_t clusters =
@@ -151,7 +151,7 @@ Report run(const Launch &launch, const Options &options, bool &dropped_one) {
   try {
     for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
   } catch (const std::system_error &) {
-    // No more threads to be had: those that there are do the work.
+    // If no more threads can be started, the existing ones do the work.
     for (uint64_t i = others.size() + 1; i < workers; ++i) grid.order.worker_ended();
   }
   grid.work();

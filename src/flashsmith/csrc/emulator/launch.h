@@ -1,4 +1,4 @@
-// What the host calls to run an emulated kernel.
+// The host's interface to run an emulated kernel.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct Launch {
 
 // A synchronisation instruction in the kernel's source.
 struct Site {
-  std::string kind;  // the instruction, as emulator/device.h names it
+  std::string kind;  // instruction, by its name in emulator/device.h
   std::string file;  // base name
   unsigned line = 0, column = 0;
 
@@ -43,16 +43,16 @@ struct Site {
 
 struct Options {
   uint64_t seed = 0;              // draws the order in which warps run
-  std::optional<Site> dropped{};  // fault injection: this site, of an earlier Report, does nothing
-  bool count = true;              // wavefronts and sectors cost time; false leaves those at 0
-  int workers = 0;                // host threads over the grid; 0: one a core
+  std::optional<Site> dropped{};  // fault injection: this site of an earlier Report does nothing
+  bool count = true;              // counts wavefronts and sectors (slow); false leaves them at 0
+  int workers = 0;                // host threads for the grid; 0: one for each core
 };
 
 struct Counters {
   uint64_t mma = 0;                      // warp-wide instructions
   uint64_t ldmatrix = 0;                 // warp-wide instructions
-  uint64_t longest_ldmatrix_run = 0;     // most ldmatrix a warp issued between two mma
-  uint64_t longest_mma_run = 0;          // most mma a warp issued between two ldmatrix
+  uint64_t longest_ldmatrix_run = 0;     // max ldmatrix that a warp issued between two mma
+  uint64_t longest_mma_run = 0;          // max mma that a warp issued between two ldmatrix
   uint64_t cp_async = 0;                 // warp-wide instructions
   uint64_t cp_async_in_flight_mma = 0;   // mma issued while the same warp has copies in flight
   uint64_t shuffles = 0;                 // warp-wide instructions
@@ -63,14 +63,14 @@ struct Counters {
   uint64_t global_store_bytes = 0, global_store_sectors = 0;
   uint64_t wgmma = 0;                          // warpgroup-wide instructions
   uint64_t wgmma_flops = 0;                    // two for each product
-  uint64_t wgmma_shared_bytes = 0;             // that they read of shared memory
+  uint64_t wgmma_shared_bytes = 0;             // bytes of shared memory that they read
   uint64_t tma_loads = 0, tma_load_bytes = 0;  // bytes of the boxes
   uint64_t tma_stores = 0, tma_store_bytes = 0;
   uint64_t mbarrier_waits = 0;     // threads that waited for a phase
-  uint64_t mbarrier_arrivals = 0;  // threads that arrived, at any block's
-  uint64_t named_barriers = 0;     // completed, but for number 0
+  uint64_t mbarrier_arrivals = 0;  // threads that arrived, at the barriers of any block
+  uint64_t named_barriers = 0;     // completed, except number 0
 
-  void add(const Counters &other);  // sums; the larger of the longest runs
+  void add(const Counters &other);  // adds counts; takes the max of the longest runs
 };
 
 struct Report {
@@ -78,17 +78,17 @@ struct Report {
   std::vector<Site> sites;  // every synchronisation site that ran, sorted by file, line, column
 };
 
-// A rule broken: race, read of bytes in flight, bad address or alignment, deadlock, divergence.
-// what() names kernel, block, thread, and address or site.
+// A broken rule: a race, a read of bytes in flight, a bad address or alignment, a deadlock, or
+// divergence. what() names kernel, block, thread, and address or site.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 // Runs the whole grid. Throws the Fault of the first block (in grid order) that has one, and
-// std::invalid_argument for a launch that no GPU would take or a dropped site that never ran.
+// std::invalid_argument for a launch that no GPU would accept or a dropped site that never ran.
 Report launch(const Launch &launch, const Options &options);
 
-// The same, of grids that run one after the other; the report is of them all.
+// Runs grids one after the other; the report covers all of them.
 Report launch(std::span<const Launch> launches, const Options &options);
 
 }  // namespace flashsmith::emulator

@@ -16,7 +16,7 @@ uint32_t field(uint64_t bits, int first, int count) {
   return static_cast<uint32_t>(bits >> first & ((uint64_t{1} << count) - 1));
 }
 
-// The numbers of a chunk: 8, or 16 of e4m3.
+// The numbers of a chunk: 8, or 16 with e4m3.
 using Values = float[kChunkBytes];
 
 template <class Decode>
@@ -49,7 +49,7 @@ MatrixDescriptor::MatrixDescriptor(uint64_t bits)
 }
 
 uint32_t MatrixDescriptor::k_major(uint32_t row, uint32_t chunk) const {
-  // Eight rows make a core matrix; rows are as long as the swizzle, which permutes their chunks.
+  // Eight rows form a core matrix; rows are as long as the swizzle, which permutes their chunks.
   const uint32_t core = start + row / kCoreRows * stride_bytes;
   if (swizzle == Swizzle::none) {
     return core + row % kCoreRows * kChunkBytes + chunk * leading_bytes;
@@ -116,8 +116,8 @@ void decode_word(uint32_t word, MmaType type, float *values, int stride) {
   values[stride] = floats[1];
 }
 
-// Twice or four times as fast where the host has longer vectors; equal results, as no product is
-// fused with its sum (-ffp-contract=off).
+// The clones are two or four times as fast on hosts with longer vectors, with equal results, as no
+// product is fused with its sum (-ffp-contract=off).
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
 #define FLASHSMITH_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -173,7 +173,7 @@ void multiply_add_e4m3(float *c, const float *a, const float *b, int n) {
         largest = bits > largest ? bits : largest;
         plain += product;
       }
-      // Numbers are counted in units of 2^-kKept of the largest's leading one.
+      // Numbers are counted in units of 2^-kKept of the leading bit of the largest.
       Bits exponent = largest & kExponent;
       const auto is_finite = exponent != kExponent;
       exponent = exponent < kMin ? Bits{} + kMin : exponent;

@@ -1,4 +1,4 @@
-// Operands of wgmma in shared memory: where their elements lie, and their values.
+// Operands of wgmma in shared memory: the offsets of their elements, and their values.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct MatrixDescriptor {
 
   explicit MatrixDescriptor(uint64_t bits);
 
-  // Offset of 16 bytes of consecutive elements, K-major: the chunk of the K dimension in row `row`
-  // of the other one.
+  // Returns the offset of 16 bytes of consecutive elements, K-major: chunk `chunk` of the K
+  // dimension in row `row` of the other dimension.
   uint32_t k_major(uint32_t row, uint32_t chunk) const;
-  // MN-major: elements 8 * chunk to 8 * chunk + 7 of the other dimension at k.
+  // Returns the same, MN-major: elements 8 * chunk to 8 * chunk + 7 of the other dimension at k.
   uint32_t mn_major(uint32_t chunk, uint32_t k) const;
 };
 
@@ -29,17 +29,17 @@ constexpr int kWgmmaM = 64, kWgmmaMaxK = 32, kWgmmaMaxN = 256, kWgmmaKBytes = 32
 constexpr int bytes_of(MmaType type) { return type == MmaType::e4m3 ? 1 : 2; }
 constexpr int wgmma_k(MmaType type) { return kWgmmaKBytes / bytes_of(type); }
 
-// values[k * rows + row]: the k x `rows` operand.
+// Reads the k x `rows` operand to values[k * rows + row].
 void read_operand(SharedMemory &shared, const AsyncAccess &access, uint64_t descriptor, int rows,
                   bool mn_major, MmaType type, float *values);
 
-// c (64, n) += a^T b in order of k, with a (16, 64) and b (16, n).
+// Computes c (64, n) += a^T b in the order of k, with a (16, 64) and b (16, n).
 void multiply_add(float *c, const float *a, const float *b, int n);
 
-// The same with a (32, 64) and b (32, n) in the rough sums of e4m3.
+// Computes the same with a (32, 64) and b (32, n), in the rough sums of e4m3.
 void multiply_add_e4m3(float *c, const float *a, const float *b, int n);
 
-// The elements of a register, two or four: values[i * stride].
+// Decodes the elements of a register, two or four, to values[i * stride].
 void decode_word(uint32_t word, MmaType type, float *values, int stride);
 
 }  // namespace flashsmith::emulator

@@ -65,7 +65,7 @@ void Mbarriers::advance(Mbarrier &barrier) {
     barrier.loads.clear();
     barrier.arriving[barrier.component] = epoch;
   }
-  // Arrivals of one phase come after those of the phases before it.
+  // Arrivals of one phase come after those of the previous phases.
   block_.clocks.merge(barrier.completed, barrier.arriving.data());
   ++barrier.phase;
   barrier.pending = barrier.count;
@@ -94,7 +94,7 @@ void Mbarriers::arrive(Thread &thread, uint32_t offset, int64_t bytes) {
 
 void Mbarriers::wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step) {
   Mbarrier &barrier = find(thread, offset);
-  // Looks again each time, as a loop over try_wait does.
+  // Checks the phase again each time, as a loop over try_wait does.
   for (; (barrier.phase & 1) == parity; advance(barrier)) {
     barrier.waiters.push_back(&thread);
     thread.waits_for = &barrier;

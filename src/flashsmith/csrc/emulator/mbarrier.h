@@ -16,7 +16,7 @@ namespace flashsmith::emulator {
 class Block;
 struct Thread;
 
-// A bulk copy to shared memory in flight: of a box of a tensor, or of bytes in a row.
+// A bulk copy to shared memory in flight: a box of a tensor, or contiguous bytes.
 struct BulkLoad {
   TensorMap map{};
   int coordinates[kMaxTensorRank] = {};
@@ -34,19 +34,19 @@ struct Mbarrier {
   unsigned component;  // of the clocks: the writes of its copies
   unsigned initialiser_warp, initialiser_lane;
   uint32_t initialised;      // epoch
-  bool fenced = false;       // bulk copies may name it
-  uint64_t phase = 0;        // the one under way
-  unsigned pending = count;  // arrivals that it lacks
-  int64_t expected = 0;      // bytes that it lacks, beyond those of `loads`
+  bool fenced = false;       // bulk copies may use it
+  uint64_t phase = 0;        // the current phase
+  unsigned pending = count;  // missing arrivals
+  int64_t expected = 0;      // missing bytes, beyond those of `loads`
   std::vector<BulkLoad> loads{};
   std::vector<Thread *> waiters{};
-  Clocks::Published arriving{}, completed{};  // what this and the last phase release
+  Clocks::Published arriving{}, completed{};  // the clocks that this and the last phase release
 
   std::string describe() const;
 };
 
-// A phase completes as late as anyone could tell: its copies land when a thread waits for them.
-// Those of a block; threads of its cluster's other blocks may arrive, and load over them.
+// The mbarriers of a block. A phase completes as late as a thread could tell: its copies land when
+// a thread waits for them. Threads of the cluster's other blocks may arrive, and load with them.
 class Mbarriers {
  public:
   explicit Mbarriers(Block &block) : block_(block) {}
@@ -56,12 +56,12 @@ class Mbarriers {
   void fence(const Thread &thread);
   void arrive(Thread &thread, uint32_t offset, int64_t bytes);
   void wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step);
-  // Counted by the barrier at `offset`.
+  // Begins a load that the barrier at `offset` counts.
   void load(Thread &thread, BulkLoad load, uint32_t offset);
 
-  // The first that has copies in flight, or nullptr.
+  // Returns the first mbarrier with copies in flight, or nullptr.
   const Mbarrier *in_flight() const;
-  // A thread of another block that has arrived without the block's knowledge, or nullptr.
+  // Returns a thread of another block that has arrived without the block's knowledge, or nullptr.
   const Thread *unseen_arrival() const;
 
  private:
@@ -71,12 +71,12 @@ class Mbarriers {
   };
 
   Mbarrier &find(const Thread &thread, uint32_t offset);
-  void advance(Mbarrier &barrier);  // completes the phase if nothing is lacking
+  void advance(Mbarrier &barrier);  // completes the phase if nothing is missing
   void expect(Mbarrier &barrier, int64_t bytes);
 
   Block &block_;
   std::deque<Mbarrier> barriers_;
-  std::map<unsigned, Arrival> remote_arrivals_;  // the last of each warp of another block
+  std::map<unsigned, Arrival> remote_arrivals_;  // the last arrival of each warp of another block
 };
 
 }  // namespace flashsmith::emulator

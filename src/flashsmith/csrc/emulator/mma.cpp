@@ -9,13 +9,15 @@ namespace flashsmith::emulator {
 namespace {
 
 constexpr int kM = 16, kN = 8, kK = 16, kLanes = 32;
-constexpr unsigned kPairs = 4;  // of elements in 8 columns of A or 8 rows of B: the lanes of a quad
+constexpr unsigned kPairs = 4;  // pairs in 8 columns of A or 8 rows of B, as lanes in a quad
 constexpr int kParts = kN / kWidth;
 
-// Fragments as in PTX ISA 9.7.14 (mma.m16n8k16, .f16 and .bf16). With g = lane / 4, p = lane % 4:
-// a[0], a[1] hold columns 2p, 2p + 1 of rows g, g + 8 of A; a[2], a[3] columns 2p + 8, 2p + 9;
-// b[0] holds rows 2p, 2p + 1 of column g of B; b[1] rows 2p + 8, 2p + 9;
-// c[0], c[1] are columns 2p, 2p + 1 of row g, c[2] and c[3] those of row g + 8.
+// Multiplies fragments as in PTX ISA 9.7.14 (mma.m16n8k16, .f16 and .bf16). With g = lane / 4, p =
+// lane % 4:
+//
+//    a[0], a[1]  columns 2p, 2p + 1 of rows g, g + 8 of A; a[2], a[3] columns 2p + 8, 2p + 9
+//    b[0]        rows 2p, 2p + 1 of column g of B; b[1] rows 2p + 8, 2p + 9
+//    c[0], c[1]  columns 2p, 2p + 1 of row g; c[2], c[3] those of row g + 8
 template <class Decode>
 void multiply(MmaArguments *const *lanes, Decode decode) {
   alignas(Words) uint32_t a_pairs[kK / 2][kM], b_pairs[kK / 2][kN];

@@ -1,4 +1,4 @@
-// The arithmetic of warp-level matrix instructions, apart from warps.
+// The arithmetic of warp-level matrix instructions, without warps.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The block's sixteen execution barriers; number 0 is barrier_sync's.
+// The block's sixteen execution barriers; barrier_sync uses number 0.
 #pragma once
 
 #include <vector>
@@ -17,9 +17,10 @@ class NamedBarriers {
   explicit NamedBarriers(Block &block) : block_(block) {}
 
   void start_block();
-  // One warp's threads arrive, and with `wait` it goes on only when `threads` have.
+  // Lets one warp's threads arrive; with `wait` the warp proceeds only when `threads` have arrived.
   void arrive(Warp &warp, unsigned id, unsigned threads, bool wait);
-  // The first at which threads have arrived that nobody has waited for; or kBarriers.
+  // Returns the first barrier at which threads have arrived that nobody has waited for, or
+  // kBarriers.
   unsigned unfinished() const;
 
  private:

@@ -1,4 +1,4 @@
-// The instructions by which blocks hand on to others through words in global memory.
+// The instructions by which blocks synchronise through words in global memory.
 #include "emulator/async_instructions.h"
 
 namespace flashsmith::emulator {

@@ -68,7 +68,7 @@ void SharedMemory::refuse(uintptr_t offset, size_t bytes, unsigned alignment, un
                           " is misaligned: must be a multiple of " + std::to_string(alignment)};
 }
 
-// ---- what must be ordered ----
+// ---- checks of order ----
 
 void SharedMemory::explain_unless_own(const Party &party, size_t word, const char *verb) const {
   const Write &write = writes_[word];
@@ -105,7 +105,7 @@ void SharedMemory::check_overwrite(const Party &party, size_t word) const {
     const unsigned warp = first_warp_ + i;
     const uint32_t epoch = read_epoch(*read);
     const bool own = warp == party.warp, matrix = read_kind(*read) == kLdmatrix;
-    // A lane may release what its warp has read as a whole; lanes of one warp need a warp_sync.
+    // A lane can release reads of its warp as a whole; lanes of one warp need a warp_sync.
     const bool released = matrix && !own && epoch <= party.seen[clocks_.collective(warp)];
     const bool ordered =
         epoch <= party.seen[warp] || released || (own && is_own(party, read_lane(*read)));
@@ -221,7 +221,7 @@ void SharedMemory::begin_copy(const Access &access, const Offsets &offsets, unsi
 
 void SharedMemory::land_copy(const Access &access, unsigned lane, uint32_t offset,
                              const void *source, unsigned bytes) {
-  // Nobody has touched the words since begin_copy: no access is ordered after one in flight.
+  // Nothing has touched the words since begin_copy: no access is ordered after a copy in flight.
   const Write mine{clocks_.now(access.warp), static_cast<uint16_t>(access.warp),
                    static_cast<uint8_t>(lane), access.instruction};
   std::fill_n(&writes_[offset / kWordBytes], bytes / kWordBytes, mine);
@@ -260,7 +260,7 @@ void SharedMemory::reserve_barrier(const Access &access, unsigned lane, uint32_t
   }
 }
 
-// ---- accesses of units that work on their own ----
+// ---- accesses of the async proxy ----
 
 SharedMemory::AsyncReads &SharedMemory::reads_of(const AsyncAccess &access) {
   for (AsyncReads &reads : async_reads_) {

@@ -1,4 +1,4 @@
-// A block's shared memory with a shadow that remembers who wrote and read each 4-byte word.
+// A block's shared memory, with a shadow that records the writer and readers of each 4-byte word.
 #pragma once
 
 #include <cstddef>
@@ -13,34 +13,34 @@
 
 namespace flashsmith::emulator {
 
-using Offsets = uint32_t[32];  // in shared memory, of the lanes
+using Offsets = uint32_t[32];  // offsets of the lanes in shared memory
 
 // One instruction of one warp.
 struct Access {
   unsigned warp;
   Instruction instruction;
-  bool whole_warp = false;  // a lane gives the address, but all lanes get or give data
+  bool whole_warp = false;  // a lane passes the address, but all lanes get or provide data
 };
 
-// An access of a unit that works on its own, bulk copy or tensor core (the async proxy).
+// An access of the async proxy: a bulk copy or a tensor core.
 struct AsyncAccess {
-  unsigned component;       // of the clocks: orders what comes after this access
+  unsigned component;       // of the clocks: orders later accesses after this one
   uint32_t epoch;           // in that component
-  const uint32_t *ordered;  // [component]: what this access is ordered after
+  const uint32_t *ordered;  // [component]: the epochs that this access is ordered after
   Instruction instruction;
-  unsigned warp, lane;  // that issued it; the lane may be kWholeWarp
+  unsigned warp, lane;  // issuers; the lane may be kWholeWarp
 };
 
 class SharedMemory {
  public:
-  static constexpr unsigned kWholeWarp = 32;  // in the place of a lane
+  static constexpr unsigned kWholeWarp = 32;  // stands for a lane
 
   SharedMemory(size_t bytes, Clocks &clocks, unsigned first_warp, unsigned warps);
 
   void start_block();  // poisons everything; call after Clocks::start
   uint8_t *data() const { return data_; }
 
-  // The offset of [address, address + bytes), after checks of bounds and alignment.
+  // Returns the offset of [address, address + bytes), after checks of bounds and alignment.
   uint32_t offset(const void *address, unsigned bytes, unsigned lane) const {
     const uintptr_t offset =
         reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
@@ -49,34 +49,34 @@ class SharedMemory {
       refuse(offset, bytes, bytes, lane);
     return static_cast<uint32_t>(offset);
   }
-  // The same for a size that is no power of two.
+  // Returns the same for a size that is no power of two.
   uint32_t offset(const void *address, size_t bytes, unsigned alignment, unsigned lane) const;
 
-  // Each checks that `bytes` at each offset are ordered after accesses they conflict with, and
-  // remembers them.
+  // These check that `bytes` at each offset are ordered after the accesses that they conflict with,
+  // and record the access.
   void read(const Access &access, const Offsets &offsets, unsigned bytes);
   void write(const Access &access, const Offsets &offsets, unsigned bytes);
   void begin_copy(const Access &access, const Offsets &offsets, unsigned bytes);  // poisons
 
-  // What begin_copy has announced for a lane.
+  // Lands what begin_copy has announced for a lane.
   void land_copy(const Access &access, unsigned lane, uint32_t offset, const void *source,
                  unsigned bytes);
 
-  // The same for a lane that acts alone.
+  // These do the same for a lane that acts alone.
   void read_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
   void write_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
 
-  // The same for units that work on their own; sizes are multiples of 4 bytes.
+  // These do the same for the async proxy; sizes are multiples of 4 bytes.
   void read(const AsyncAccess &access, uint32_t offset, unsigned bytes);
   void begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);  // poisons
-  void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // the shadow only
+  void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // only the shadow
 
-  // No plain access may touch the 8 bytes of an mbarrier from now on.
+  // Forbids plain accesses of the 8 bytes of an mbarrier from now on.
   void reserve_barrier(const Access &access, unsigned lane, uint32_t offset);
 
  private:
-  // The last write. It was not yet, or never will be, ordered before anything: epoch is kNever.
-  // Then `instruction` tells why: none (uninitialised), a copy in flight, or mbarrier_init.
+  // The last write. If it is not yet, or will never be, ordered before another access, epoch is
+  // kNever. Then `instruction` tells why: none (uninitialised), a copy in flight, or mbarrier_init.
   struct Write {
     uint32_t epoch;
     uint16_t actor;  // component of the clocks; a warp for accesses of its lanes
@@ -88,21 +88,22 @@ class SharedMemory {
   static constexpr uint32_t kNever = ~0u;
   static constexpr unsigned kWordBytes = 4, kWordsPerChunk = 4;
 
-  // Who accesses a word now. A lane's own earlier accesses are in order.
+  // The party that accesses a word now. A lane's own earlier accesses are in order.
   struct Party {
-    unsigned warp, identity;  // the identity is a lane, or that of the warp as a whole
+    unsigned warp, identity;  // the identity is a lane, or kWholeWarp
     const uint32_t *seen;
     Instruction instruction;
     unsigned lane;       // for messages
-    bool async = false;  // a unit that works on its own, for this lane or warp
+    bool async = false;  // the async proxy, for this lane or warp
   };
   static constexpr unsigned kNoWarp = ~0u;
-  // The lanes of a warp are in no order, so nothing is its own that it did as a whole.
+  // Returns whether an access was the party's own. An access of the warp as a whole is not, because
+  // the lanes of a warp are in no order.
   static bool is_own(const Party &party, unsigned lane) {
     return lane == party.identity && lane != kWholeWarp;
   }
 
-  // The last read by one unit that works on its own.
+  // The last read by one unit of the async proxy.
   struct AsyncReads {
     unsigned component;
     Instruction instruction;
@@ -124,7 +125,7 @@ class SharedMemory {
   void check_written(const Party &party, size_t word, const char *verb) const {
     const Write &write = writes_[word];
     bool ordered = write.epoch <= party.seen[write.actor];
-    // What lanes write must also be fenced before a unit that works on its own can see it.
+    // Writes of lanes must also be fenced before the async proxy can see them.
     if (party.async && write.actor < clocks_.warps()) ordered &= is_fenced(party, write);
     if (!ordered) [[unlikely]]
       explain_unless_own(party, word, verb);
@@ -147,13 +148,13 @@ class SharedMemory {
   std::string actor(unsigned warp, unsigned lane) const;
 
   Clocks &clocks_;
-  unsigned first_warp_, warps_;  // the block's, as clocks count them
+  unsigned first_warp_, warps_;  // the block's, in the numbering of clocks
   size_t bytes_;
   std::unique_ptr<uint8_t[]> storage_;
   uint8_t *data_;                       // into storage_, aligned
   std::vector<Write> writes_;           // [word]: the last write
   std::vector<uint32_t> reads_;         // [word / 4][warp][word % 4]: the last read of each, packed
-  std::deque<AsyncReads> async_reads_;  // of the units that have read in any block
+  std::deque<AsyncReads> async_reads_;  // of units that have read in any block
 };
 
 }  // namespace flashsmith::emulator

@@ -1,4 +1,5 @@
-// A tensor map: what a bulk tensor copy knows about its tensor, as cuTensorMapEncodeTiled takes it.
+// A tensor map: the description of a tensor for bulk copies, with the arguments of
+// cuTensorMapEncodeTiled.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ constexpr uint32_t kChunkBytes = 16, kMaxBox = 256, kMaxRowBytes = kMaxBox * 8;
 
 uint32_t row_bytes(const TensorMap &map) { return map.box[0] * map.element_bytes; }
 
-// A row of the box: `bytes` of it from `first` on lie in the tensor, at `address`.
+// A row of the box: `bytes` bytes from `first` on are in the tensor, at `address`.
 struct Row {
   uint32_t index;
   uint8_t *address;
@@ -44,8 +44,8 @@ void each_row(const TensorMap &map, const int *coordinates, Visit visit) {
   }
 }
 
-// Moves a row between its swizzled place in shared memory, whose first byte is at `tile`, and line.
-// `tile` stands at shared-memory offset `offset`.
+// Calls `move` for the chunks of a row of a box, with the swizzled shared-memory offset and the
+// offset in the row. The tile begins at shared-memory offset `offset`.
 template <class Move>
 void each_chunk(const TensorMap &map, uint32_t offset, uint32_t row, Move move) {
   const uint32_t bytes = row_bytes(map);
@@ -90,7 +90,7 @@ void land_box(uint8_t *shared, const BulkLoad &load) {
   });
 }
 
-// Other blocks, on other host threads, add to the same numbers.
+// Adds atomically, because other blocks, on other host threads, add to the same numbers.
 void add_floats(void *row, const std::vector<uint8_t> &bytes) {
   auto *sums = static_cast<float *>(row);
   for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr unsigned kLanes = 32, kPhaseBytes = 128, kSectorBytes = 32;
 
-// Most distinct addresses that fall into one group of banks. All are multiples of `bytes`, and a
-// lane's `bytes` span one group, so the groups stand for the banks.
+// Returns the max number of distinct addresses in one group of banks. All are multiples of `bytes`,
+// and a lane's `bytes` are one group, so the groups represent the banks.
 unsigned conflict_degree(const uint32_t *offsets, unsigned lanes, unsigned bytes) {
   const int shift = std::countr_zero(bytes);
   uint32_t taken = 0;

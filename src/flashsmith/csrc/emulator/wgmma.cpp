@@ -11,7 +11,7 @@ namespace flashsmith::emulator {
 
 namespace {
 
-constexpr uint32_t kPoison = 0x7F8BADF0;  // a signalling NaN: arithmetic on it leaves a trace
+constexpr uint32_t kPoison = 0x7F8BADF0;  // a signalling NaN: arithmetic with it leaves a trace
 constexpr unsigned kWarpRows = 16;
 
 bool same_instruction(const Wgmma &x, const Wgmma &y) {
@@ -20,8 +20,9 @@ bool same_instruction(const Wgmma &x, const Wgmma &y) {
          x.accumulate == y.accumulate && !x.a_registers == !y.a_registers;
 }
 
-// Registers 2i and 2i + 1 of a lane are neighbours in a row: row g or, for odd i, g + 8 of the
-// warp's 16, columns 8 * (i / 2) + 2p and one more; g = lane / 4, p = lane % 4.
+// Visits pairs of registers 2i and 2i + 1 of a lane, which are neighbours in a row: row g or, for
+// odd i, g + 8 of the warp's 16, columns 8 * (i / 2) + 2p and the next one; g = lane / 4, p = lane
+// % 4.
 template <class Visit>
 void each_pair(unsigned warp, unsigned lane, int n, Visit visit) {
   const unsigned g = lane / 4, p = lane % 4;

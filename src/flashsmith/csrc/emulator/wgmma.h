@@ -18,8 +18,8 @@ constexpr unsigned kWarpgroupWarps = 4;
 class Block;
 struct Warp;
 
-// The four warps issue the same instructions, each at its own pace. They are executed in order,
-// when the first warp waits for them; each warp's registers change at its own wait.
+// The four warps issue the same instructions, each at its own pace. The instructions are executed
+// in order, when the first warp waits for them; each warp's registers change at its own wait.
 class Warpgroup {
  public:
   Warpgroup(Block &block, unsigned index) : block_(block), index_(index) {}
@@ -28,14 +28,14 @@ class Warpgroup {
   void issue(Warp &warp, const Wgmma *const *lanes);
   void fence(Warp &warp) { progress_of(warp).fenced = true; }
   void commit(Warp &warp);
-  bool wait(Warp &warp, unsigned pending);  // false: other warps have yet to issue what it covers
+  bool wait(Warp &warp, unsigned pending);  // false: other warps have not yet issued what it covers
   bool in_flight(const Warp &warp) const;
 
  private:
-  // Registers that instructions in flight accumulate in. What they hold is poison.
+  // Registers that are accumulators of instructions in flight. They hold poison.
   struct Accumulators {
     float *registers[kWarpgroupWarps][kLanes] = {};
-    unsigned pending[kWarpgroupWarps] = {};  // instructions in flight that use those of the warp
+    unsigned pending[kWarpgroupWarps] = {};  // instructions in flight that use the warp's registers
     int n;
     std::vector<float> values;  // (64, n)
 
@@ -46,7 +46,7 @@ class Warpgroup {
 
   struct Operation {
     Wgmma shape;
-    Clocks::Published ordered{};  // what all four warps have seen when they issued it
+    Clocks::Published ordered{};  // what all four warps had seen when they issued it
     std::shared_ptr<Accumulators> accumulators{};
     const uint32_t *a_registers[kWarpgroupWarps][kLanes] = {};
     uint32_t a[kWarpgroupWarps][kLanes][4] = {};
@@ -57,8 +57,8 @@ class Warpgroup {
 
   struct Progress {
     uint64_t issued = 0, waited = 0;  // instructions
-    std::deque<uint64_t> groups{};    // how many are issued at each commit not waited for
-    bool fenced = false;              // since the registers were last the kernel's
+    std::deque<uint64_t> groups{};    // instructions issued at each commit that was not waited for
+    bool fenced = false;              // since the kernel last used the registers
   };
 
   Progress &progress_of(const Warp &warp);

@@ -1,5 +1,5 @@
-// Calls of `decode` and `append` that a kernel took: the next one that looks the same is not
-// checked again.
+// Calls of `decode` and `append` that a kernel has accepted: the next call with the same looks is
+// not checked again.
 #pragma once
 
 #include "host/args/append.h"
@@ -10,30 +10,31 @@ namespace flashsmith {
 
 class AcceptedDecode {
  public:
-  // Checks and plans everything but what changes with the addresses, and the memory that the
+  // Checks and plans everything except what changes with the addresses and the memory that the
   // launches share. Throws ValueError or TypeError for tensors that the kernel does not take,
   // DeviceError for a GPU.
   AcceptedDecode(const DecodeKernel &kernel, const DecodeTensors &tensors, const Numbers &numbers,
                  const DecodeNumbers &own);
 
-  // Whether `check` and `run` may have these: they look like those that were taken. No number but
-  // top_left, which is refused, changes a plan; those of DecodeNumbers are the same at every call.
+  // Returns whether `check` and `run` take these tensors: they look like the accepted ones. The
+  // only number that changes a plan is top_left, which is refused; DecodeNumbers are the same at
+  // every call.
   bool fits(const DecodeTensors &tensors, const Numbers &numbers, const DecodeNumbers &) const {
     return !numbers.top_left && looks_.fit(tensors.all());
   }
 
-  // Whether counters and workspace are as large as the plan wants them, and are the call's: they
-  // are kept for `stream` (host/workspace.h).
+  // Returns whether counters and workspace are as large as the plan needs, and belong to the call:
+  // they are kept for `stream` (host/workspace.h).
   bool has_memory(const DecodeTensors &tensors, int64_t stream) const;
 
-  // Callers keep one for all calls of a kernel, of which some plans want none.
+  // Drops the workspace if the plan needs none: callers keep one for all calls of a kernel.
   void leave_out_workspace(DecodeTensors &tensors) const;
 
-  // What changes with the addresses. Throws ValueError for memory that is written and shared, too
-  // little of it, or numbers of another variant.
+  // Checks what changes with the addresses. Throws ValueError for written memory that is shared,
+  // too little memory, or numbers of another variant.
   void check(const DecodeTensors &tensors, const Numbers &numbers) const;
 
-  // For tensors that `check` took. Returns milliseconds if `timed`.
+  // Runs the plan for tensors that `check` accepted. Returns milliseconds if `timed`.
   double run(const DecodeTensors &tensors, const Numbers &numbers, bool timed) const;
 
  private:
@@ -46,7 +47,7 @@ class AcceptedDecode {
 
 class AcceptedAppend {
  public:
-  // As of AcceptedDecode.
+  // Checks and plans like AcceptedDecode.
   AcceptedAppend(const DecodeKernel &kernel, const AppendTensors &tensors);
   bool fits(const AppendTensors &tensors) const { return looks_.fit(tensors.all()); }
   void check(const AppendTensors &tensors) const;

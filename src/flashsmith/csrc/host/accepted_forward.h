@@ -1,4 +1,5 @@
-// A call of `forward` that a kernel took: the next one that looks the same is not checked again.
+// A call of `forward` that a kernel has accepted: the next call with the same looks is not checked
+// again.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +12,32 @@ namespace flashsmith {
 
 class AcceptedForward {
  public:
-  // Checks and plans everything but what changes with the addresses. Throws ValueError or TypeError
-  // for tensors that the kernel does not take, DeviceError for a GPU.
+  // Checks and plans everything except what changes with the addresses. Throws ValueError or
+  // TypeError for tensors that the kernel does not take, DeviceError for a GPU.
   AcceptedForward(const ForwardKernel &kernel, const ForwardTensors &tensors,
                   const Numbers &numbers);
 
-  // Whether `run` may have these: they look like those that were taken.
+  // Returns whether `run` takes these tensors: they look like the accepted ones.
   bool fits(const ForwardTensors &tensors, const Numbers &numbers) const;
 
-  // Whether `run` may have the workspace that the caller keeps for `stream`.
+  // Returns whether `run` may use the workspace that the caller keeps for `stream`.
   bool has_zeros(const ForwardTensors &tensors, int64_t stream) const {
     return may_have_zeros(plan_, tensors.workspace(), tensors.q().device(), stream);
   }
 
-  // Takes away a workspace that is no place for what the launches hand on: the caller keeps one for
-  // all calls of a kernel, of which some want more.
+  // Drops a workspace that the launches cannot use: the caller keeps one for all calls of a kernel,
+  // some of which need more.
   void leave_out_workspace(ForwardTensors &tensors, int64_t stream) const;
 
-  // The workspace is allocated where the plan wants one that holds no zeros, and none was given.
-  // Throws ValueError for memory that is written and shared, or for numbers of another variant.
+  // Runs the plan. The workspace is allocated if the plan needs one without zeros and the caller
+  // passed none. Throws ValueError for written memory that is shared, or for numbers of another
+  // variant.
   double run(ForwardTensors tensors, const Numbers &numbers, bool timed) const;
 
  private:
   const ForwardKernel &kernel_;
   Looks looks_;
-  int64_t max_seqlen_q_;  // the number on which a plan depends
+  int64_t max_seqlen_q_;  // the only number that a plan depends on
   ForwardProblem problem_;
   Plan plan_;
 };

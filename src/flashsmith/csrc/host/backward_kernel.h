@@ -1,4 +1,4 @@
-// The backward of some family and configuration: all kernels of one call.
+// The backward of a family and configuration: all kernels of one call.
 #pragma once
 
 #include "host/args/backward.h"
@@ -11,17 +11,17 @@ class BackwardKernel : public Kernel {
  public:
   using Kernel::Kernel;
 
-  // Throws ValueError for a layout that other families take, but not this one.
+  // Throws ValueError for a layout that this family does not take, but others do.
   virtual void check_layout(const BackwardTensors &) const {}
 
   virtual Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
                     int num_sms) const = 0;
 
-  // Of all launches of the plan, for tensors that passed the checks.
+  // Returns the arguments of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers) const = 0;
 
-  // plan, backward, which takes another argument before them: whether to measure; bind.
+  // Returns plan; backward, which takes whether to measure before the other arguments; and bind.
   Operations operations() const override;
 };
 

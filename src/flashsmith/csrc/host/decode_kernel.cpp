@@ -10,13 +10,13 @@ int64_t DecodeKernel::max_steps(const ForwardProblem &problem) const {
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
   constexpr int kLong = 32;                 // KV steps
-  constexpr int kEnoughOnTheirWay = 96000;  // bytes, for an SM's share of the memory
+  constexpr int kEnoughOnTheirWay = 96000;  // bytes; enough for an SM's share of the bandwidth
   const int64_t maximum = std::max<int64_t>(max_steps(problem) / blocks_.min_steps, 1);
   const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
   const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
   const bool is_long = max_steps(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
-  // Of small blocks it takes several in any case.
+  // Small blocks have to be several on each SM in any case.
   const bool is_small = blocks_.blocks_per_SM > 2 && max_steps(problem) >= 4 * of_blocks;
   return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, maximum);
 }
@@ -32,7 +32,7 @@ int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumber
   if (own.splits > 0) return std::min(n_tiles(problem) * own.splits, maximum);
   const int64_t all_splits = n_tiles(problem) * plan.even_splits;
   if (plan.is_even) return std::min(all_splits, maximum);
-  const int64_t steps = max_steps(problem) + 1;  // one is a tile's fixed cost
+  const int64_t steps = max_steps(problem) + 1;  // one is the fixed cost of a work tile
   const bool one_each = all_splits <= num_sms;
   return std::min(n_tiles(problem) * steps, one_each ? num_sms : maximum);
 }
@@ -58,7 +58,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
-  // As SplitTiles has them.
+  // SplitTiles has as many places.
   add_combine(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
   return plan;
 }

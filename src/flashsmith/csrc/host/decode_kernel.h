@@ -1,4 +1,4 @@
-// The decode kernels of some family and configuration.
+// The decode kernels of a family and configuration.
 #pragma once
 
 #include "host/args/append.h"
@@ -7,39 +7,41 @@
 
 namespace flashsmith {
 
-// How blocks of a family's kernels visit keys.
+// The way in which blocks of a family's kernels visit keys.
 struct DecodeBlocks {
-  int step_keys;  // that all teams of a block visit side by side
+  int step_keys;  // keys that all teams of a block visit side by side
   int blocks_per_SM;
-  int min_steps;  // of a split of a work tile
+  int min_steps;  // min KV steps of a split
   int arrivals;   // counters of a work tile
 };
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
-  Launch decode_;  // all but its grid
+  Launch decode_;  // without its grid
   const void *combine_, *append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
-  // Of each work tile, KV steps if the cache is full.
+  // Returns the KV steps of each work tile if the cache is full.
   int64_t max_steps(const ForwardProblem &problem) const;
 
-  // By which all SMs are busy, with several blocks each if these are long.
+  // Returns the number of splits of a work tile that keeps all SMs busy, with several blocks each
+  // if splits are long.
   int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
-  // Whether blocks are sure to have splits of equal size, or so short ones that nothing is gained.
+  // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
-  // Whether a kernel of its own combines what splits of work tiles have stored, or the last one.
+  // Returns whether a separate kernel combines the partial results of work tiles, instead of the
+  // last split.
   virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
-  // Adds that kernel's launch, and what it is told, to a plan.
+  // Adds the launch and the memory of that kernel to a plan.
   void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                    int64_t splits) const;
 
-  // Blocks that are resident at a time, or fewer: as many as there are KV steps. Where an
-  // SM has one split it has one block: of two on some the other would be idle.
+  // Returns the number of resident blocks, or fewer if there are fewer KV steps. If an SM has one
+  // split it gets one block: with two blocks on some SMs the other one would be idle.
   int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
                    int num_sms) const;
 
@@ -62,31 +64,31 @@ class DecodeKernel : public Kernel {
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
         per_token_scale(kernel.config.per_token_scale) {}
 
-  const ScalarType cache;      // the type of K and V
-  const bool per_token_scale;  // each row of them may have its own
+  const ScalarType cache;      // type of K and V
+  const bool per_token_scale;  // each row of K and V may have a scale
 
   ScalarType type_of(Element element) const override {
     return element == Element::of_cache ? cache : tiles.dtype;
   }
 
-  // Throws ValueError for a cache that the kernels cannot read as it lies.
+  // Throws ValueError for a cache layout that the kernels cannot read.
   virtual void check_layout(const DecodeTensors &) const {}
 
   DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
 
-  // Of kPartialChunk numbers, in the sums of a work tile.
+  // Returns the number of chunks, of kPartialChunk numbers, in the partial result of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;
 
-  // Of all launches of the plan, for tensors that passed the checks.
+  // Returns the arguments of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const DecodeTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers, const DecodeNumbers &own,
                                     const DecodePlan &plan) const = 0;
 
-  // Of new keys and values.
+  // Returns the plan that appends new keys and values.
   Plan append_plan(const AppendTensors &tensors) const;
 
-  // plan and decode, which take DecodeNumbers before the tensors, decode also whether to measure;
-  // append, which takes AppendNumbers; and bind.
+  // Returns plan and decode, which take DecodeNumbers before the tensors, and decode also whether
+  // to measure; append, which takes AppendNumbers; and bind.
   Operations operations() const override;
 };
 

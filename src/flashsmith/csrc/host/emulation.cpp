@@ -22,7 +22,8 @@ using tvm::ffi::String;
 using tvm::ffi::Tuple;
 using SiteTuple = Tuple<String, String, int64_t, int64_t>;  // kind, file, line, column
 
-// Settings for the launches of the calling thread. dropped: none, or one site that does nothing.
+// Sets the options for the launches of the calling thread. `dropped`: none, or one site that does
+// nothing.
 void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int64_t workers) {
   emulator::Options options;
   options.seed = static_cast<uint64_t>(seed);
@@ -36,7 +37,7 @@ void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int6
   current_emulation().options = options;
 }
 
-// What all launches of the calling thread's last call counted.
+// Returns what all launches of the calling thread's last call counted.
 Map<String, int64_t> emulator_counters() {
   const emulator::Counters &c = current_emulation().report.counters;
   Map<String, int64_t> counters;
@@ -69,7 +70,7 @@ Map<String, int64_t> emulator_counters() {
   return counters;
 }
 
-// The synchronisation sites that ran in it.
+// Returns the synchronisation sites that ran in that call.
 Array<SiteTuple> emulator_sites() {
   Array<SiteTuple> sites;
   for (const emulator::Site &s : current_emulation().report.sites) {

@@ -1,4 +1,4 @@
-// How the emulator runs the next launch of this thread, and what the last one showed.
+// The options of the emulator for the next launch of this thread, and the report of the last one.
 #pragma once
 
 #ifdef FLASHSMITH_EMULATOR

@@ -1,4 +1,4 @@
-// The functions a library exports through tvm-ffi. flashsmith.runtime is their caller.
+// The functions that a library exports through tvm-ffi. flashsmith.runtime calls them.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/error.h>
@@ -47,8 +47,8 @@ std::span<const Argument> table_of(const String &operation) {
   __builtin_unreachable();
 }
 
-// The tensors that an operation takes, as its table has them: what each is called, its shape, its
-// dtype (as Element has them), what a kernel does with it, and whether it may be None.
+// Returns the tensors of an operation from its table: name, shape, dtype (an Element), use by the
+// kernel, and whether it may be None.
 Array<Map<String, String>> arguments(const String &operation) {
   Array<Map<String, String>> arguments;
   for (const Argument &argument : table_of(operation)) {
@@ -61,8 +61,8 @@ Array<Map<String, String>> arguments(const String &operation) {
   return arguments;
 }
 
-// What can be done with the kernel of a configuration and a variant; none where the library's maps
-// lack it. The kernel is kept for good, because the functions point to it.
+// Returns the operations of the kernel of a configuration and a variant, or none if the library's
+// maps lack it. The kernel is kept for good, because the functions point to it.
 Optional<Operations> find(const String &name, const String &type, const Array<int64_t> &config,
                           const Array<int64_t> &variant) {
   static std::mutex mutex;
@@ -76,7 +76,7 @@ Optional<Operations> find(const String &name, const String &type, const Array<in
   return kept.back()->operations();
 }
 
-// The fields of a specification, in the order in which a launch cache takes them.
+// Returns the fields of a specification, in the order in which a launch cache takes them.
 Array<String> spec_fields() {
   Array<String> fields;
   for (const char *name : kFieldNames) fields.push_back(name);

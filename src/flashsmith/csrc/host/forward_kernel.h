@@ -1,4 +1,4 @@
-// A forward kernel of some family.
+// A forward kernel of a family.
 #pragma once
 
 #include "host/args/forward.h"
@@ -11,16 +11,16 @@ class ForwardKernel : public Kernel {
  public:
   using Kernel::Kernel;
 
-  // Throws ValueError for a layout that other families take, but not this one.
+  // Throws ValueError for a layout that this family does not take, but others do.
   virtual void check_layout(const ForwardTensors &) const {}
 
   virtual Plan plan(const ForwardProblem &problem, int num_sms) const = 0;
 
-  // Of all launches of the plan, for tensors that passed the checks.
+  // Returns the arguments of all launches of the plan, for tensors that passed the checks.
   virtual KernelArguments arguments(const ForwardTensors &tensors, const ForwardProblem &problem,
                                     const Numbers &numbers) const = 0;
 
-  // plan, forward, which takes another argument before them: whether to measure; bind.
+  // Returns plan; forward, which takes whether to measure before the other arguments; and bind.
   Operations operations() const override;
 };
 

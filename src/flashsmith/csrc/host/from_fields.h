@@ -1,4 +1,4 @@
-// Makes a struct from the values of its fields, which come from Python.
+// Builds a struct from the values of its fields, which come from Python.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace flashsmith {
 
-// The values stand in the order of the fields, which are numbers, bools and enumerations.
+// The values are in the order of the fields, which are numbers, bools and enumerations.
 using Fields = std::span<const int64_t>;
 
-// Both throw ValueError that names the struct. They are no templates, because every library would
-// compile those anew.
+// Both throw a ValueError that names the struct. They are not templates, because every library
+// would compile those again.
 [[noreturn]] void refuse_field(std::string_view type, size_t index, int64_t value);
 [[noreturn]] void refuse_count(std::string_view type, size_t given, size_t expected);
 
-// A value that becomes whatever its field is, so that no struct's fields are listed again.
+// A value that converts to the type of its field, so that no struct's fields are listed again.
 struct FieldValue {
-  std::string_view type;  // of the struct
+  std::string_view type;  // the struct's name
   size_t index;
   int64_t value;
 
@@ -36,7 +36,7 @@ constexpr bool has_fields(std::index_sequence<kI...>) {
   return requires { Struct{(static_cast<void>(kI), std::declval<FieldValue>())...}; };
 }
 
-// How many fields a struct has: it takes no longer list.
+// Returns the number of fields of a struct: it cannot be initialised from a longer list.
 template <typename Struct, size_t kN = 1>
 constexpr size_t n_fields() {
   if constexpr (has_fields<Struct>(std::make_index_sequence<kN + 1>{})) {
@@ -46,7 +46,7 @@ constexpr size_t n_fields() {
   }
 }
 
-// Throws ValueError for values of another number, or that a field cannot hold.
+// Throws ValueError for another number of values, or a value that its field cannot hold.
 template <typename Struct>
 Struct from_fields(std::string_view type, Fields values) {
   constexpr size_t kFields = n_fields<Struct>();

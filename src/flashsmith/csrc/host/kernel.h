@@ -12,7 +12,7 @@
 
 namespace flashsmith {
 
-// What a configuration says of the problems that it takes.
+// The part of a configuration that restricts the problems that it takes.
 struct TileSizes {
   ScalarType dtype;
   int d_head, B_r, B_c;
@@ -35,10 +35,10 @@ class Kernel {
   const Variant variant;
   const TileSizes tiles;
 
-  // Of arguments whose type is the configuration's to say.
+  // Returns the type of arguments whose type depends on the configuration.
   virtual ScalarType type_of(Element) const { return tiles.dtype; }
 
-  // What can be done with it: functions of the arguments of a call (host/args/call.h).
+  // Returns the kernel's operations: functions of the arguments of a call (host/args/call.h).
   virtual Operations operations() const = 0;
 };
 

@@ -1,4 +1,5 @@
-// The last call that a kernel took, kept for the next that looks the same, of whatever thread.
+// The last call that a kernel accepted, kept for the next call with the same looks, from any
+// thread.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@ namespace flashsmith {
 template <typename Accepted>
 class LastAccepted {
  public:
-  // The call that was taken last, if it looks like this one; else this one, if it is taken.
+  // Returns the last accepted call if it looks like this one; else accepts this one.
   template <typename Kernel, typename Tensors, typename... Numbers>
   std::shared_ptr<const Accepted> like(const Kernel &kernel, const Tensors &tensors,
                                        const Numbers &...numbers) {

@@ -7,25 +7,25 @@
 
 namespace flashsmith {
 
-// How many blocks a device runs side by side. Throws ValueError if this library is for another kind
-// of device.
+// Returns the number of SMs of a device. Throws ValueError if this library is for another kind of
+// device.
 int num_sms_of(DLDevice device);
 
 using Stream = void *;
 
-// Where launches on a device go now; null on the emulator.
+// Returns the current stream of a device; null on the emulator.
 Stream current_stream(DLDevice device);
 
-// Whether what goes to the stream becomes part of a graph, which may run at any time later.
+// Returns whether work on the stream becomes part of a graph, which may run at any later time.
 bool is_capturing(Stream stream);
 
-// What the launches of a plan need once on a device, which says whether they may overlap others.
-// Throws DeviceError if it is not one for them.
+// Does what the launches of a plan need once on a device, and sets whether they may overlap others.
+// Throws DeviceError if the device cannot run them.
 void prepare(const FamilyGpus &gpus, Plan &plan, DLDevice device);
 
-// For tensors that passed the checks, after `prepare`. Launches on their device and, on a GPU, on
-// the current stream. With `timed` waits and returns the milliseconds between two events around the
-// launches; else returns 0 at once.
+// Launches the kernels of a plan, after `prepare`, for tensors that passed the checks, on their
+// device and, on a GPU, on the current stream. With `timed` it waits and returns the milliseconds
+// between two events around the launches; else it returns 0 at once.
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
               bool timed);
 

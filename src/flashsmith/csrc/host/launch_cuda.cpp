@@ -27,7 +27,7 @@ void check_cuda(cudaError_t error, const char *call) {
 }
 #define FLASHSMITH_CUDA(call) check_cuda(call, #call)
 
-// The launch goes to the tensors' device, whatever the caller's current one is.
+// Makes the tensors' device current for a launch, whatever the caller's current device is.
 class DeviceGuard {
   int device_, previous_ = 0;
 
@@ -43,7 +43,7 @@ class DeviceGuard {
   DeviceGuard &operator=(const DeviceGuard &) = delete;
 };
 
-// Two events, for the time between them on the stream.
+// Two events, and the time between them on the stream.
 class Timer {
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 
@@ -75,7 +75,8 @@ int attribute(cudaDeviceAttr name, int device) {
   return value;
 }
 
-// What plans go by. It is asked for once, as every call of another size makes a plan.
+// The properties that plans depend on. They are queried once, because every call of another size
+// makes a plan.
 struct DeviceFacts {
   int major, minor, num_sms;
 };
@@ -101,8 +102,9 @@ void check_capability(const FamilyGpus &gpus, int device) {
   }
 }
 
-// Whether a kernel has the instruction by which it waits for the launch before: it was compiled for
-// an architecture that has it, which is not that of the GPU (ptx/dependent_launch.cuh).
+// Returns whether a kernel has the instruction that waits for the previous launch. That depends on
+// the architecture that it was compiled for, which may be older than the GPU's
+// (ptx/dependent_launch.cuh).
 bool waits(const void *function) {
   constexpr int kFirstThatWaits = 90;
   cudaFuncAttributes compiled{};
@@ -110,13 +112,13 @@ bool waits(const void *function) {
   return compiled.ptxVersion >= kFirstThatWaits;
 }
 
-// What a function was prepared for on a device.
+// The state of a function that was prepared on a device.
 struct Prepared {
   bool waits = false;
-  int shared_memory_bytes = 48 << 10;  // that it may have; so many without being asked for
+  int shared_memory_bytes = 48 << 10;  // that it may use; this many need no attribute
 };
 
-// Prepares a function on the current device, which is number `device`; what is done stays done.
+// Prepares a function on the current device, which has number `device`, once.
 Prepared prepare_function(const Launch &launch, int device) {
   static std::mutex mutex;
   static std::map<std::pair<const void *, int>, Prepared> known;

@@ -12,7 +12,7 @@
 namespace flashsmith {
 namespace {
 
-// The bytes from a tensor's first element to its last.
+// Returns the bytes from a tensor's first element to its last.
 emulator::MemoryRange memory_of(const Argument &argument, const tvm::ffi::TensorView &t) {
   const auto *first = static_cast<const char *>(t.data_ptr());
   int64_t last = 0;
@@ -50,7 +50,7 @@ int num_sms_of(DLDevice device) {
   if (device.device_type != kDLCPU) {
     TVM_FFI_THROW(ValueError) << "q is not in CPU memory, but the library is for the emulator";
   }
-  // Persistent kernels are to find more tiles than blocks in small problems, too.
+  // With few blocks, persistent kernels have more tiles than blocks in small problems, too.
   return 4;
 }
 

@@ -2,6 +2,8 @@
 
 #include <tvm/ffi/error.h>
 
+#include <utility>
+
 namespace flashsmith {
 
 std::unique_ptr<Kernel> find_kernel(const std::string &name, const std::string &type, Fields config,
@@ -11,7 +13,9 @@ std::unique_ptr<Kernel> find_kernel(const std::string &name, const std::string &
   for (const KernelMap &map : kernel_maps()) {
     if (map.type != type) continue;
     is_known = true;
-    if (auto kernel = map.find(map, name, config, wanted)) return kernel;
+    if (FoundKernel found = map.find(map, name, config, wanted); found.kernel) {
+      return std::move(found.kernel);
+    }
   }
   if (!is_known) {
     TVM_FFI_THROW(ValueError) << "type is " << type << "; expected the name of a configuration "

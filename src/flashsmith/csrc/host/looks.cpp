@@ -7,7 +7,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-constexpr uintptr_t kWidestAccess = 16;  // bytes: more alignment than this makes no difference
+constexpr uintptr_t kWidestAccess = 16;  // bytes: alignment beyond this makes no difference
 
 uintptr_t misalignment_of(const TensorView &t) {
   return reinterpret_cast<uintptr_t>(t.data_ptr()) % kWidestAccess;

@@ -1,4 +1,4 @@
-// What a call's tensors look like: the next call that looks the same is not checked again.
+// The looks of a call's tensors: the next call with the same looks is not checked again.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
@@ -11,7 +11,7 @@
 
 namespace flashsmith {
 
-// All of a tensor but its contents, and its address but for the alignment.
+// All properties of a tensor except its contents and its address, of which the alignment counts.
 struct TensorLook {
   int rank;
   DLDataType dtype;
@@ -23,8 +23,8 @@ struct TensorLook {
 };
 
 class Looks {
-  std::vector<TensorLook> looks_;  // of the tensors that were given
-  uint32_t given_ = 0;             // which those are: a bit each
+  std::vector<TensorLook> looks_;  // of the tensors that were passed
+  uint32_t given_ = 0;             // the tensors that were passed, a bit each
   static_assert(kMaxTensors <= 32, "a bit for each");
 
  public:

@@ -1,19 +1,15 @@
-// What the generated flash_kernels.cuh says of families and of their kernels.
+// The types by which the generated flash_kernels.cuh describes families and their kernels.
 #pragma once
-
-#include <string>
 
 #include "flashsmith/params.h"
 
 namespace flashsmith {
 
-class Kernel;
-
-// Which GPUs have a family's instructions, by compute capability.
+// The GPUs that have a family's instructions, by compute capability.
 struct FamilyGpus {
   const char *family;
   int major, minor;
-  bool exact;  // these alone, not newer ones
+  bool exact;  // only this one, no newer ones
 
   constexpr bool include(int gpu_major, int gpu_minor) const {
     if (exact) return gpu_major == major && gpu_minor == minor;
@@ -21,14 +17,8 @@ struct FamilyGpus {
   }
 };
 
-// What the maps hold for a configuration and a variant.
+// An entry of the maps for a configuration and a variant (host/look_up.h).
 template <typename Config, typename Function>
-struct NamedKernel {
-  std::string name;  // as flashsmith.configs writes it: short form and variant
-  Config config;
-  Variant variant;
-  Function function;
-  Function schedule;  // of sequences with lengths of their own: lists their tiles; else null
-};
+struct NamedKernel;
 
 }  // namespace flashsmith

@@ -1,4 +1,4 @@
-// What one call of an operation does: its launches in order, and the memory that they share.
+// The plan of one call: its launches in order, and the memory that they share.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct Grid {
 
 // The argument of a kernel: a family's struct, as bytes.
 class KernelArguments {
-  static constexpr size_t kMax = 1536, kAlignment = 128;  // tensor maps want it
+  static constexpr size_t kMax = 1536, kAlignment = 128;  // as tensor maps require
   alignas(kAlignment) std::array<std::byte, kMax> bytes_;
 
  public:
@@ -41,17 +41,17 @@ struct Launch {
   const void *function;
   void (*call)(const void *function, const KernelArguments &arguments);
   Grid grid;
-  unsigned cluster;  // blocks along x
+  unsigned cluster;  // blocks of a cluster, along x
   unsigned threads;  // of a block
   int shared_memory_bytes;
-  bool overlaps = false;  // begins before the launch before is over, if the GPU lets it, and waits
+  bool overlaps = false;  // may begin before the previous launch has finished, and waits for it
 };
 
 struct Plan {
   std::vector<Launch> launches;
   int64_t workspace_bytes = 0;
-  int64_t zeroed_bytes = 0;   // of the workspace, from its start: zeros that the launches leave so
-  int64_t counter_bytes = 0;  // likewise, in memory of their own
+  int64_t zeroed_bytes = 0;   // leading bytes of the workspace that are zero before and after calls
+  int64_t counter_bytes = 0;  // bytes of separate memory that are zero before and after calls
 };
 
 }  // namespace flashsmith

@@ -8,7 +8,7 @@
 namespace flashsmith {
 namespace {
 
-// As `forward_kernels.find(config)`.
+// Looks up a configuration like `forward_kernels.find(config)`.
 template <typename Config, typename Function>
 bool look_up(const void *map, const void *config, void *function) {
   const auto &kernels = *static_cast<const std::map<Config, Function> *>(map);

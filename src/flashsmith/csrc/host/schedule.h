@@ -1,4 +1,4 @@
-// The launch that lists the tiles of sequences with lengths of their own, and when there is one
+// The launch that lists the tiles of varlen sequences, and the condition for it
 // (attention/tile_table.cuh).
 #pragma once
 
@@ -6,8 +6,9 @@
 
 namespace flashsmith {
 
-// Whether tiles are listed. Where a warp knows all sequences, one a lane, each block finds its own
-// tile instead: as fast as a list in up to two waves of blocks, without the launch before them.
+// Returns whether a launch lists the tiles. If a warp has a lane for each sequence, each block can
+// find its own tile instead: that is as fast as a list in up to two waves of blocks, and saves the
+// launch.
 constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int num_sms) {
   constexpr int kMaxSequences = 32, kMaxWaves = 2;
   return n_tiles > kMaxWaves * num_sms || n_sequences > kMaxSequences;

@@ -1,5 +1,5 @@
-// The launches before a backward's own (attention/row_statistics.cuh) and after it
-// (attention/dQ_sums.cuh), and what grids have room for.
+// The launches before a backward's main kernels (attention/row_statistics.cuh) and after them
+// (attention/dQ_sums.cuh), and the limits of grids.
 #pragma once
 
 #include <tvm/ffi/error.h>
@@ -11,7 +11,7 @@
 
 namespace flashsmith {
 
-// Blocks find their rows by three indices.
+// Checks the grid. Blocks find their rows by three indices.
 inline void check_gradient_grid(const ForwardProblem &problem) {
   constexpr int kMaxGridYZ = 65535;
   for (const auto &[dimension, size] :
@@ -24,13 +24,13 @@ inline void check_gradient_grid(const ForwardProblem &problem) {
   }
 }
 
-// Those of `kernels`, which has `statistics` and `sinks`, to which `Args` are told.
+// Adds the launches of `kernels`, which has `statistics` and `sinks`, both with arguments `Args`.
 template <typename Args, typename Kernels>
 void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &tensors,
                     const ForwardProblem &problem) {
   constexpr unsigned kThreads = 128, kWarp = 32;
   const auto heads = static_cast<unsigned>(problem.n_heads);
-  // Where there are no queries, some keys may still belong to no sequence.
+  // Some keys may belong to no sequence, even if there are no queries.
   const int blocks = std::max((problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows,
                               tensors.forward().is_varlen() ? 1 : 0);
   if (problem.batch == 0 || problem.n_heads == 0 || blocks == 0) return;
@@ -52,7 +52,7 @@ void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &t
                            .shared_memory_bytes = 0});
 }
 
-// That of dQ from its sums, after those that add to them.
+// Adds the launch that converts dQ from its sums, after the launches that add to them.
 template <typename Args, typename Kernel>
 void add_conversion(Plan &plan, Kernel kernel, const ForwardProblem &problem) {
   if (problem.is_empty()) return;

@@ -24,7 +24,7 @@ constexpr const char *kDimensions[] = {"batch", "sequence", "head"};
 
 int element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
 
-// All that a map depends on. The contiguous dimension is the first.
+// All values that a map depends on. The contiguous dimension is the first.
 struct Description {
   void *base;
   ScalarType type;
@@ -35,8 +35,8 @@ struct Description {
   bool operator==(const Description &) const = default;
 };
 
-// In bytes. A dimension of size 1 may have any stride, which is never used; maps want a multiple of
-// 16.
+// Returns a stride in bytes. A dimension of size 1 may have any stride, which is never used; maps
+// require a multiple of 16.
 uint64_t stride_of(const TensorView &t, int dimension) {
   const int64_t stride = t.size(dimension) > 1 ? t.stride(dimension) : t.size(kDim);
   return static_cast<uint64_t>(stride * element_bytes(t));
@@ -95,7 +95,8 @@ ptx::TensorMap encode(const Description &tensor) {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Through the runtime: linking the driver's library would tie the package to machines that have it.
+// Finds the function through the runtime: linking the driver's library would tie the package to
+// machines that have it.
 Encode find_encode() {
   void *function = nullptr;
   cudaDriverEntryPointQueryResult result{};
@@ -116,7 +117,7 @@ CUtensorMapDataType data_type(ScalarType type) {
     case ScalarType::BFloat16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     default:
-      return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // what bytes mean is not the copy's to know
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // copies need not know what bytes mean
   }
 }
 
@@ -131,8 +132,8 @@ CUtensorMapSwizzle swizzle_of(const Box &box) {
   }
 }
 
-// The driver takes calls of threads that have a context: the runtime makes one current at a
-// thread's first launch, or here.
+// Makes a context current. The driver takes calls only from threads that have one: the runtime
+// makes one current at a thread's first launch, or here.
 void make_context_current() {
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -165,7 +166,7 @@ ptx::TensorMap encode(const Description &tensor) {
 
 #endif
 
-// Where a description's map is kept: neighbouring addresses and shapes go to different places.
+// Returns the place of a description's map: neighbouring addresses and shapes get different places.
 template <size_t kPlaces>
 size_t place_of(const Description &tensor) {
   constexpr uint64_t kMixer = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio
@@ -204,7 +205,7 @@ void check_map_batch_stride(const Argument &argument, const TensorView &t) {
     TVM_FFI_THROW(ValueError) << argument.name << " has batch stride " << t.stride(kBatch)
                               << " elements, which is no multiple of its sequence stride "
                               << t.stride(kSequence)
-                              << "; with cu_seqlens or seqused the sm90 family needs that: call "
+                              << "; with cu_seqlens or seqused the sm90 family needs one: call "
                                  ".contiguous()";
   }
 }
@@ -221,9 +222,8 @@ void check_map_reach(const Argument &argument, const TensorView &t) {
   constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;
   const int64_t rows = t.stride(kBatch) / row_stride(t);
   if (t.size(kBatch) > 1 && t.size(kBatch) > kMaxRows / rows) {
-    TVM_FFI_THROW(ValueError)
-        << argument.name << " has " << t.size(kBatch) << " entries or pages, each of them " << rows
-        << " rows behind the one before; the sm90 family reaches 2^31 - 1 rows";
+    TVM_FFI_THROW(ValueError) << argument.name << " has " << t.size(kBatch) << " slots or pages, "
+                              << rows << " rows apart; the sm90 family takes at most 2^31 - 1 rows";
   }
 }
 
@@ -231,8 +231,8 @@ int map_batch_rows(const TensorView &t) {
   return t.size(kBatch) > 1 ? static_cast<int>(t.stride(kBatch) / row_stride(t)) : 0;
 }
 
-// A map is a pure function of the description: one that was made before is as good as a new one,
-// whatever became of the memory in between.
+// A map is a pure function of the description: an old one is as good as a new one, whatever has
+// happened to the memory since.
 ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const Box &box,
                                bool varlen) {
   struct Kept {
@@ -241,7 +241,7 @@ ptx::TensorMap make_tensor_map(const TensorView &tensor, ScalarType type, const 
   };
   constexpr size_t kPlaces = 64;
   static thread_local std::vector<Kept> kept(kPlaces);  // a description of zeros fits no tensor
-  if (tensor.numel() == 0) return {};  // nothing is copied, and the driver takes none such
+  if (tensor.numel() == 0) return {};  // nothing is copied, and the driver refuses such a tensor
   const Description description =
       varlen ? describe_varlen(tensor, type, box) : describe(tensor, type, box);
   Kept &place = kept[place_of<kPlaces>(description)];

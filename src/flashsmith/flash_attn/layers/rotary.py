@@ -19,24 +19,26 @@ def apply_rotary_emb(
     cu_seqlens: torch.Tensor | None = None,
     max_seqlen: int | None = None,
 ) -> torch.Tensor:
-    """Turns the first rotary_dim elements of each row by the angles of its position.
+    """Applies the rotary angles of its position to the first rotary_dim elements of each row.
 
-    Differentiable by x; cos and sin are constants.
+    The result is differentiable by x; cos and sin are constants.
 
     Args:
         x: (batch, seqlen, nheads, headdim), or with ``cu_seqlens`` (total, nheads, headdim).
         cos, sin: (seqlen_ro, rotary_dim / 2), rotary_dim up to headdim.
-        interleaved: Elements 2 i and 2 i + 1 are turned together; else i and i + rotary_dim / 2.
-        inplace: x is overwritten, and returned.
-        seqlen_offsets: The position of the first row; int32 or int64 (batch,): of each sequence.
-        cu_seqlens: int32 (batch + 1,): where packed sequences begin and end.
-        max_seqlen: No packed sequence is longer; it goes with ``cu_seqlens``.
+        interleaved: Whether elements 2 i and 2 i + 1 form a pair; else i and i + rotary_dim / 2 do.
+        inplace: Whether x is overwritten, and returned.
+        seqlen_offsets: The position of the first row, or one for each sequence, int32 or int64
+            (batch,).
+        cu_seqlens: int32 (batch + 1,): the offsets of packed sequences.
+        max_seqlen: An upper bound of the packed lengths; required with ``cu_seqlens``.
 
     Returns:
-        Of x's shape and dtype. Rows beyond seqlen_ro, and those of no sequence, stay.
+        The rotated x, with x's shape and dtype. Rows beyond seqlen_ro, and rows outside all
+        sequences, are unchanged.
 
     Raises:
-        TypeError, ValueError: An argument that is not taken; names it.
+        TypeError, ValueError: An argument is not supported; the message names it.
     """
     return apply_rotary(
         x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved=interleaved,

@@ -1,5 +1,5 @@
-// The arguments of the operation `append`: new keys and values go into a cache, and queries are
-// turned as the keys are.
+// The arguments of the operation `append`: new keys and values are appended to a KV cache, and
+// queries get the same rotary embedding as the keys.
 #pragma once
 
 #include "host/args/decode.h"
@@ -40,7 +40,7 @@ inline constexpr std::array kAppendOwn = {
 // clang-format on
 inline constexpr std::array kAppendArguments = with_semantics(kAppendOwn);
 
-// The tensors of one call, in the order of the table; null: not given.
+// The tensors of one call, in the order of the table; null: not passed.
 class AppendTensors {
  public:
   using View = tvm::ffi::TensorView;
@@ -79,15 +79,15 @@ class AppendTensors {
   Given given_;
 };
 
-// interleaved: pairs of elements are neighbours. queries_in_a_row: query i is at the place of new
-// key i; else all are at that of the first.
+// `interleaved`: pairs of elements are neighbours. `queries_in_a_row`: query i has the position of
+// new key i; else all queries have the position of key 0.
 struct AppendNumbers {
   bool interleaved = true, queries_in_a_row = false;
 };
 
 AppendKernelArgs append_args(const AppendTensors &tensors, const AppendNumbers &numbers);
 
-// Chunks of rows that are moved: a thread each.
+// Returns the number of chunks of rows to move, one for each thread.
 int64_t append_chunks(const AppendTensors &tensors);
 
 }  // namespace flashsmith

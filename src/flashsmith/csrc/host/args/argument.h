@@ -1,5 +1,5 @@
-// How an operation declares its tensors: checks, the memory that a kernel may touch, and what
-// Python asks all come from one table of these.
+// The declaration of an operation's tensors: one table of arguments serves the checks, the memory
+// that a kernel may touch, and Python's questions.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
@@ -12,8 +12,8 @@
 
 namespace flashsmith {
 
-// The sizes of a problem. `any` ends the dimensions of a tensor.
-// A cache has entries of rows, which are pages if a table lists them.
+// The sizes of a problem. `any` ends the dimensions of a tensor. A KV cache has `entries` (slots,
+// or pages with a page table) of `rows`.
 enum class Dim : uint8_t {
   any,
   batch,
@@ -32,8 +32,8 @@ inline constexpr const char *kDimNames[] = {"",        "batch",      "seq_len_q"
 static_assert(std::size(kDimNames) == static_cast<size_t>(Dim::rows) + 1);
 constexpr const char *name_of(Dim dim) { return kDimNames[static_cast<size_t>(dim)]; }
 
-// of_config: the configuration's dtype; of_scores, of_values, of_cache: that of q and k, of v, of a
-// cache, which may have 8 bits; any: bytes.
+// `of_config` is the configuration's dtype; `of_scores`, `of_values` and `of_cache` are the dtypes
+// of q and k, of v, and of a cache, which may be FP8; `any`: bytes.
 enum class Element : uint8_t {
   of_config,
   of_scores,
@@ -51,18 +51,18 @@ constexpr const char *name_of(Element element) {
   return kElementNames[static_cast<size_t>(element)];
 }
 
-// How a tensor lies in memory. rows: (batch, sequence, head, d_head) by strides, with contiguous,
-// aligned rows; broadcast: by strides, and a size may be 1 instead.
+// The layout of a tensor in memory. `rows`: (batch, sequence, head, d_head) with strides, and
+// contiguous, aligned rows; `broadcast`: with strides, and a size may be 1 instead.
 enum class Layout : uint8_t { contiguous, rows, broadcast };
 
-// scratch: the kernel's own, given zeroed.
+// `scratch` belongs to the kernel, and is passed zeroed.
 enum class Use : uint8_t { read, written, scratch };
 inline constexpr const char *kUseNames[] = {"read", "written", "scratch"};
 static_assert(std::size(kUseNames) == static_cast<size_t>(Use::scratch) + 1);
 constexpr const char *name_of(Use use) { return kUseNames[static_cast<size_t>(use)]; }
 
 constexpr int kMaxRank = 4;
-constexpr size_t kMaxTensors = 32;  // of one operation
+constexpr size_t kMaxTensors = 32;  // max tensors of one operation
 
 struct Argument {
   const char *name;
@@ -85,7 +85,8 @@ struct Argument {
   }
 };
 
-// Where a table has an argument. Does not compile if it has none of that name.
+// Returns the index of an argument in a table. It does not compile if the table has no argument of
+// that name.
 consteval size_t place_of(std::span<const Argument> table, std::string_view name) {
   for (size_t i = 0; i < table.size(); i++) {
     if (name == table[i].name) return i;
@@ -96,14 +97,14 @@ consteval size_t place_of(std::span<const Argument> table, std::string_view name
 constexpr bool has_rows(const Argument &argument) { return argument.layout == Layout::rows; }
 constexpr int kBatch = 0, kSequence = 1, kHead = 2, kDim = 3;
 
-// The tensors of one call, in the order of their operation's table; null: not given.
+// The tensors of one call, in the order of their operation's table; null: not passed.
 struct Tensors {
   std::span<const Argument> table;
   std::span<const tvm::ffi::TensorView *const> given;
 
   size_t size() const { return table.size(); }
 
-  // Calls do_it(argument, tensor) for the tensors that were given.
+  // Calls do_it(argument, tensor) for the tensors that were passed.
   template <typename Do>
   void for_each(const Do &do_it) const {
     for (size_t i = 0; i < size(); i++) {

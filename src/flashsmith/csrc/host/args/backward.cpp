@@ -8,7 +8,7 @@ using tvm::ffi::TensorView;
 constexpr int64_t kFloatBytes = sizeof(float);
 
 int64_t statistics_bytes(const ForwardTensors &tensors) {
-  constexpr int64_t kStatistics = 2;  // of a row
+  constexpr int64_t kStatistics = 2;  // LSE and delta of a row
   return all_statistics_blocks(tensors) * tensors.q().size(kHead) * kStatisticsRows * kStatistics *
          kFloatBytes;
 }

@@ -36,7 +36,7 @@ inline constexpr std::array kBackwardOwn = {
 // clang-format on
 inline constexpr std::array kBackwardArguments = with_semantics(kBackwardOwn);
 
-// The tensors of one call, in the order of the table; null: not given.
+// The tensors of one call, in the order of the table; null: not passed.
 class BackwardTensors {
  public:
   using View = tvm::ffi::TensorView;
@@ -57,7 +57,7 @@ class BackwardTensors {
   const View *dbias() const { return given_[place("dbias")]; }
   const View *workspace() const { return given_[place("workspace")]; }
 
-  // The tensors that the forward had, whose o and lse are read here.
+  // Returns the tensors of the forward, whose o and lse are read here.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
     std::copy_n(given_.begin(), kForwardShared, forward.begin());
@@ -68,7 +68,8 @@ class BackwardTensors {
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
-  // Whether dq, dk and dv are new, so that what is written nowhere else has to be zero.
+  // Returns whether dq, dk and dv are new, so that elements that nothing else writes have to be
+  // zero.
   bool are_new() const { return are_new_; }
   void set_new(bool are_new) { are_new_ = are_new; }
 
@@ -79,16 +80,16 @@ class BackwardTensors {
   bool are_new_ = false;
 };
 
-// Blocks of kStatisticsRows rows of q, of one entry of the tensors' batch; and of all entries, with
-// one more for each sequence that shares an entry with others.
+// These return the blocks of kStatisticsRows rows of q: in one batch entry of the tensors; and in
+// all entries, with one more for each sequence if sequences are packed.
 int n_statistics_blocks(const ForwardTensors &tensors);
 int64_t all_statistics_blocks(const ForwardTensors &tensors);
 
-// Of the workspace: statistics, and behind them what is added up of dQ in fp32, rows of d_sums
-// elements; 0: nothing is.
+// Returns the bytes of the workspace: statistics and, behind them, the FP32 sums of dQ, in rows of
+// d_sums elements; 0: no sums.
 int64_t gradient_workspace_bytes(const ForwardTensors &tensors, int d_sums);
 
-// What the kernels of every family are told alike.
+// Returns the arguments that the kernels of every family share.
 GradientArgs gradient_args(const BackwardTensors &tensors, const Numbers &numbers, int d_sums);
 
 }  // namespace flashsmith

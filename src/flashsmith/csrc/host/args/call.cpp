@@ -17,7 +17,7 @@ using tvm::ffi::PackedArgs;
 using tvm::ffi::Tensor;
 using tvm::ffi::TensorView;
 
-// Arguments between the tensors of an operation and its extras: workspace and scale.
+// The number of arguments between the tensors of an operation and its extras: workspace and scale.
 constexpr size_t kBetween = 2;
 
 template <typename T>
@@ -27,13 +27,13 @@ T number(const char *name, AnyView given) {
   __builtin_unreachable();
 }
 
-// Whether the rows of one side, of queries or of keys, are those of a tensor.
+// Returns whether the rows of a tensor are those of one side, queries or keys.
 bool has_rows_of(const Argument &argument, Dim side) {
   const Dim other = side == Dim::seq_len_q ? Dim::seq_len_k : Dim::seq_len_q;
   return argument.has(Dim::batch) && argument.has(side) && !argument.has(other);
 }
 
-// "(total, n_heads, d_head)"
+// Returns a shape like "(total, n_heads, d_head)".
 std::string packed_names(const Argument &argument) {
   std::string names;
   for (int d = 1; d < argument.rank(); d++) {

@@ -12,22 +12,22 @@
 
 namespace flashsmith {
 
-// The numbers that end flashsmith.runtime.extras, in that order.
-// Throws TypeError for an argument that is none; names it.
+// Converts the numbers that end flashsmith.runtime.extras, in that order. Throws a TypeError that
+// names an argument that is no number.
 Numbers numbers_of(tvm::ffi::PackedArgs arguments);
 
-// The tensors that are the operation's own, in the order of its table, workspace and softmax_scale;
-// behind them nothing, or all that flashsmith.runtime.extras lists, in that order.
-// Rows of packed sequences come without a batch, and are one entry of a batch behind this.
+// The arguments are the operation's own tensors, in the order of its table, workspace and
+// softmax_scale; then nothing, or everything that flashsmith.runtime.extras lists, in that order.
+// Rows of packed sequences are passed without a batch dimension, and become one batch entry here.
 class Call {
  public:
-  // Throws TypeError for an argument of another type, ValueError for packed rows of another rank;
-  // names it.
+  // Throws a TypeError for an argument of another type, or a ValueError for packed rows of another
+  // rank, which names the argument.
   Call(const char *operation, std::span<const Argument> table, tvm::ffi::PackedArgs arguments);
   Call(const Call &) = delete;
   Call &operator=(const Call &) = delete;
 
-  // By the table's order; null: not given.
+  // Returns a tensor by its index in the table; null: not passed.
   const tvm::ffi::TensorView *tensor(size_t index) const {
     return views_[index] ? &*views_[index] : nullptr;
   }
@@ -44,12 +44,12 @@ class Call {
   struct Sizes {
     std::array<int64_t, kMaxRank> sizes, strides;
   };
-  std::array<Sizes, kMaxTensors> batched_;  // what views of packed rows point to
-  tvm::ffi::Array<tvm::ffi::Tensor> mods_;  // the views of them are of what it holds
+  std::array<Sizes, kMaxTensors> batched_;  // the views of packed rows point to these
+  tvm::ffi::Array<tvm::ffi::Tensor> mods_;  // owns the tensors of the views
   Numbers numbers_;
 };
 
-// All tensors of a call, for the tensors of an operation.
+// Returns all tensors of a call, for the tensors of an operation.
 template <size_t kTensors>
 std::array<const tvm::ffi::TensorView *, kTensors> tensors_of(const Call &call) {
   std::array<const tvm::ffi::TensorView *, kTensors> given{};

@@ -14,7 +14,7 @@ const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
 }
 
-// Below 0: it is no power of two.
+// Returns the exponent of a power of two; -1 for another number.
 int exponent_of_two(int64_t value) {
   const auto bits = static_cast<uint64_t>(value);
   return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
@@ -61,7 +61,8 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
   return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
 }
 
-// A block hands on what began before it, and what goes on behind it.
+// A block stores at most two partial results: of a work tile that began before it, and of one that
+// continues behind it.
 int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks) {
   if (own.splits == 0) return 2 * blocks;
   return own.splits == 1 ? 0 : n_tiles * own.splits;
@@ -83,7 +84,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
       static_cast<int>(quotient_up(rows_of_head(problem), tiles.B_r))};
   args.cache.leftpad = data_of(tensors.cache_leftpad());
   args.cache.n_new = static_cast<int>(own.n_new);
-  args.queue = args.tiles = nullptr;  // the workspace is for sums
+  args.queue = args.tiles = nullptr;  // the workspace is for partial results
   const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
   args.split.splits = static_cast<int>(own.splits);
   args.split.even_splits = plan.even_splits;

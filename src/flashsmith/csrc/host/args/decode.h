@@ -1,4 +1,4 @@
-// The arguments of the operation `decode`: few queries a request, over the keys of a cache.
+// The arguments of the operation `decode`: few queries a request, over the keys of a KV cache.
 #pragma once
 
 #include "flashsmith/decode_params.h"
@@ -36,7 +36,8 @@ inline constexpr std::array kDecodeOwn = {
 // clang-format on
 inline constexpr std::array kDecodeArguments = with_semantics(kDecodeOwn);
 
-// With the names that `attention` has for them, of which decode's kernels serve calls, too.
+// The same arguments with the names that they have in `attention`, whose calls decode's kernels
+// serve, too.
 inline constexpr std::array kDecodeArgumentsOfAttention = [] {
   std::array arguments = kDecodeArguments;
   arguments[place_of(kDecodeArguments, "k_cache")].name = "k";
@@ -44,7 +45,7 @@ inline constexpr std::array kDecodeArgumentsOfAttention = [] {
   return arguments;
 }();
 
-// The tensors of one call, in the order of the table; null: not given.
+// The tensors of one call, in the order of the table; null: not passed.
 class DecodeTensors {
  public:
   using View = tvm::ffi::TensorView;
@@ -68,14 +69,14 @@ class DecodeTensors {
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
-  // What the caller calls the cache, and the lengths in it.
+  // These return the caller's names for the cache, and for the lengths in it.
   const char *k_name() const { return table_[place("k_cache")].name; }
   const char *v_name() const { return table_[place("v_cache")].name; }
   const char *lengths_name() const {
     return table_.data() == kDecodeArguments.data() ? "cache_seqlens" : "seqused_k";
   }
 
-  // As those of a forward, whose keys and values are the whole cache.
+  // Returns the tensors of a forward whose keys and values are the whole cache.
   ForwardTensors forward() const {
     ForwardTensors::Given forward{};
     std::copy_n(given_.begin(), kForwardShared, forward.begin());
@@ -91,9 +92,9 @@ class DecodeTensors {
   std::span<const Argument> table_;
 };
 
-// Numbers of a call beside those that every operation has. splits: of each work tile; 0: all blocks
-// have as much to do. n_new: keys of each request behind those that lengths tell of. of_attention:
-// messages name arguments as `attention` does.
+// The numbers of a call beside those that every operation has. `splits`: splits of each work tile;
+// 0: the kernel balances. `n_new`: keys of each request behind those that lengths count.
+// `of_attention`: messages name arguments as `attention` does.
 struct DecodeNumbers {
   int64_t splits = 0, n_new = 0;
   bool of_attention = false;
@@ -103,41 +104,43 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
-// See SplitArgs.
+// A plan with the schedule of SplitArgs.
 struct DecodePlan : Plan {
   int even_splits = 1, splits_of_SM = 1, blocks_of_SM = 1, combine_groups = 1;
   bool is_even = false;
 };
 
-// seq_len_k: the rows that a request may have.
+// Returns the sizes of a call; seq_len_k is the max number of rows of a request.
 ForwardProblem problem_of(const DecodeTensors &tensors);
 
-// Packed rows of Q of a head of the cache.
+// Returns the number of packed GQA rows of a head of the cache.
 int64_t rows_of_head(const ForwardProblem &problem);
 
-// Work tiles: blocks of B_r packed rows of one head of the cache, of all heads and requests.
+// Returns the number of work tiles, blocks of B_r packed GQA rows of one head of the cache, over
+// all heads and requests.
 int64_t decode_tiles(const ForwardProblem &problem, int B_r);
 
-// What kernels of every family are told alike.
+// Returns the arguments that the kernels of every family share.
 DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensors,
                              const ForwardProblem &problem, const Numbers &numbers,
                              const DecodeNumbers &own, const DecodePlan &plan,
                              const TileSizes &tiles);
 
-// Rows that a request may have: of one entry, or of all pages of its row of the table.
+// Returns the max number of rows of a request: those of one slot, or of all pages in its row of the
+// page table.
 int64_t cache_rows(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table);
 
-// A cache, the pages of requests or null, and their entries or null.
+// Returns the arguments of a cache, with the page table or null, and the slots of requests or null.
 CacheArgs cache_args(const tvm::ffi::TensorView &k_cache, const tvm::ffi::TensorView *block_table,
                      const tvm::ffi::TensorView *batch_idx);
 
-// Dimensions of per-token scales: (entries, rows, n_heads_kv).
+// The rank of per-token scales: (slots, rows, n_heads_kv).
 constexpr int kTokenScaleRank = 3;
 
-// Where a cache's per-token scales are, if they are.
+// Returns the layout of a cache's per-token scales, if it has them.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
-// Where splits store their partial results.
+// These return the number of slots for partial results, and the bytes of a slot.
 int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks);
 int64_t slot_bytes(const TileSizes &tiles);
 

@@ -10,7 +10,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-// The farthest that a bound may lie: beyond any key, and sums with it are ints.
+// The farthest distance of a bound: it is beyond any key, and sums with it fit into int.
 constexpr int64_t kFar = 1 << 30;
 
 template <typename T>
@@ -88,8 +88,8 @@ KeyRanges key_ranges_of(const ForwardTensors &tensors, const Numbers &numbers) {
           .rows_per_entry = static_cast<int>(numbers.rows_per_range)};
 }
 
-// Random numbers have 15 bits, compared as BF16 numbers where that is one instruction for two: no
-// bound is beyond the finite ones.
+// Random numbers have 15 bits, and are compared as BF16 numbers where one instruction compares two,
+// so no bound is beyond the finite BF16 numbers.
 DropoutArgs dropout_of(const ForwardTensors &tensors, const Numbers &numbers) {
   constexpr int kNumbers = 1 << 15, kMax = 0x7f80;
   if (!tensors.rng_state()) return {};
@@ -140,7 +140,7 @@ ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
   args.n_heads_kv = problem.n_heads_kv;
   args.seq_len_q = problem.seq_len_q;
   args.seq_len_k = problem.seq_len_k;
-  // The softmax is computed in base 2. Scores that are changed come to it scaled.
+  // The softmax is computed in base 2. Changed scores are scaled before it.
   const bool scaled = variant.softcap || variant.alibi || variant.bias || variant.score != 0;
   args.softmax_scale_log2 =
       static_cast<float>((scaled ? 1 : numbers.softmax_scale) * std::numbers::log2e);

@@ -31,9 +31,9 @@ inline constexpr std::array kForwardOwn = {
              .element = Element::int32, .use = Use::read, .optional = true},
 };
 // clang-format on
-inline constexpr size_t kForwardShared = 5;  // of them: what other operations have, too
+inline constexpr size_t kForwardShared = 5;  // the first tensors, which other operations share
 inline constexpr std::array kForwardArguments = with_semantics(kForwardOwn);
-// The tensors of one call, in the order of the table; null: not given.
+// The tensors of one call, in the order of the table; null: not passed.
 class ForwardTensors {
  public:
   using View = tvm::ffi::TensorView;
@@ -61,13 +61,13 @@ class ForwardTensors {
   const View *seqused_k() const { return given_[place("seqused_k")]; }
   const View *key_ranges() const { return given_[place("key_ranges")]; }
   const View *rng_state() const { return given_[place("rng_state")]; }
-  // What a user's functions read; the first that is null ends them.
+  // Returns a tensor that the user's functions read; the first null ends the list.
   const View *mod_tensor(int k) const {
     return given_[place("mod_tensors[0]") + static_cast<size_t>(k)];
   }
   const View *workspace() const { return given_[place("workspace")]; }
 
-  // Whether sequences have lengths of their own.
+  // Returns whether the call is varlen.
   bool is_varlen() const { return cu_seqlens_q() || cu_seqlens_k() || seqused_q() || seqused_k(); }
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
@@ -78,14 +78,15 @@ class ForwardTensors {
   Given given_;
 };
 
-// The sizes of one call. They fit into an int once check_problem has passed.
+// The sizes of one call. They fit into int once check_problem has passed.
 struct ForwardProblem {
-  int batch;  // sequences
+  int batch;  // number of sequences
   int n_heads, n_heads_kv;
-  int seq_len_q, seq_len_k;  // the most that a sequence has
-  int total_q;               // rows of all sequences, if they are packed; else 0
+  int seq_len_q, seq_len_k;  // max lengths of a sequence
+  int total_q;               // rows of all sequences if they are packed, else 0
 
-  // At most so many blocks of `rows` queries are needed, which sequences do not share.
+  // Returns the max number of blocks of `rows` queries that are needed, which sequences do not
+  // share.
   int64_t max_Q_blocks(int rows) const {
     const int64_t of_longest = (static_cast<int64_t>(seq_len_q) + rows - 1) / rows * batch;
     return total_q == 0 ? of_longest : std::min<int64_t>(of_longest, total_q / rows + batch);
@@ -93,29 +94,30 @@ struct ForwardProblem {
   bool is_empty() const { return batch == 0 || n_heads == 0 || seq_len_q == 0; }
 };
 
-// Rows of one entry of the batch of k; with a block_table those of all pages that it has room for.
+// Returns the rows of one batch entry of k; with a block_table, the rows of all pages in one of its
+// rows.
 int64_t rows_of_keys(const ForwardTensors &tensors);
 
-// How many sequences there are: what cu_seqlens say, else the batch size.
+// Returns the number of sequences: from cu_seqlens, else the batch size.
 int64_t n_sequences(const ForwardTensors &tensors);
 
 ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers);
 
-// What kernels of every family are told alike; n_Q_blocks is the family's to set.
+// Returns the arguments that the kernels of every family share; the family sets n_Q_blocks.
 ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,
                          const ForwardProblem &problem, const Numbers &numbers);
 
-// The workspace: the queue's next tile and how many blocks have found it empty; behind them, for
-// sequences with lengths of their own, the table of tiles.
+// The workspace has the queue's next tile and the number of blocks that have found it empty; behind
+// them, for varlen sequences, the tile table.
 constexpr int kQueueWords = 2;
 constexpr int64_t kQueueBytes = kQueueWords * sizeof(uint32_t);
 
-// Of so many entries.
+// Returns the bytes of a tile table of n_entries entries.
 int64_t tile_table_bytes(int64_t n_entries);
 
 TensorStrides strides_of(const tvm::ffi::TensorView &t);
 
-// What numbers of 8 bits are multiplied with; null: 1.
+// Returns an FP8 scale; null: 1.
 Fp8Scale scale_of(const tvm::ffi::TensorView *t);
 
 }  // namespace flashsmith

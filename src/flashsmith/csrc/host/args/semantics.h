@@ -1,5 +1,4 @@
-// The arguments that say what a call computes beside softmax(q k^T) v, which every operation has;
-// and its workspace.
+// The arguments of every operation that modify softmax(q k^T) v; and the workspace.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +55,7 @@ constexpr size_t kModTensors = place_of(kSemanticsArguments, "mod_tensors[0]");
 static_assert(kSemanticsArguments.size() == kModTensors + kMaxModBuffers + 1,
               "the workspace is the last");
 
-// The table of an operation: what is its own, then what all have.
+// Returns the table of an operation: its own arguments, then the shared ones.
 template <size_t kOwn>
 constexpr auto with_semantics(const std::array<Argument, kOwn> &own) {
   std::array<Argument, kOwn + kSemanticsArguments.size()> all{};
@@ -66,21 +65,21 @@ constexpr auto with_semantics(const std::array<Argument, kOwn> &own) {
   return all;
 }
 
-// What a caller gives beside the tensors.
+// The numbers of a call beside the tensors.
 struct Numbers {
   double softmax_scale = 1;
   double softcap = 0;                           // 0: none
   int64_t window_left = -1, window_right = -1;  // keys behind and ahead of the diagonal; -1: all
   bool top_left = false;                        // the diagonal is a query's own index
-  int64_t max_seqlen_q = -1;                    // of sequences of their own lengths; -1: not known
-  int64_t score = 0;                            // the hash of the user's functions; 0: none
+  int64_t max_seqlen_q = -1;                    // varlen: max length of a sequence; -1: not known
+  int64_t score = 0;                            // hash of the user's functions; 0: none
   int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
-  double dropout_p = 0;                         // the share of weights that are dropped; 0: none
+  double dropout_p = 0;                         // share of weights that are dropped; 0: none
 };
-constexpr size_t kNumbers = 8;  // but for the scale
+constexpr size_t kNumbers = 8;  // without the scale
 
-// Of `CallArgs` (flashsmith/runtime/call_args.py): its tensors, a list of those that functions
-// read, and its numbers.
+// The number of `CallArgs` (flashsmith/runtime/call_args.py): its tensors, a list of the tensors
+// that functions read, and its numbers.
 constexpr size_t kCallArgs = kModTensors + 1 + kNumbers;
 
 }  // namespace flashsmith

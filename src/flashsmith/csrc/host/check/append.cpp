@@ -13,9 +13,9 @@ void check_both(const char *name, const char *other, const void *given, const vo
                             << (given ? other : name) << "; they go together";
 }
 
-// Cosines and sines of every row that a request may have.
+// Checks cosines or sines: there is a row for every row that a request may have.
 void check_rotary(const char *name, const TensorView &t, const AppendTensors &tensors) {
-  constexpr int64_t kPairChunk = 8;  // halves of rotary_dim are whole chunks
+  constexpr int64_t kPairChunk = 8;  // half of rotary_dim is whole chunks
   const int64_t rows = cache_rows(tensors.k_cache(), tensors.block_table());
   const int64_t maximum = tensors.k().size(kDim) / 2;
   if (t.ndim() == 2 && is_contiguous(t) && t.size(0) >= rows && t.size(0) > 0 &&

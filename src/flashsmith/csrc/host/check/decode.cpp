@@ -18,8 +18,8 @@ void check_lengths_of(const DecodeTensors &tensors) {
   const ForwardTensors forward = tensors.forward();
   if (forward.cu_seqlens_q() || forward.cu_seqlens_k() || forward.seqused_q()) {
     TVM_FFI_THROW(ValueError)
-        << "cu_seqlens or seqused_q were passed; decode takes as many queries "
-           "of every request";
+        << "cu_seqlens or seqused_q were passed; decode needs the same number "
+           "of queries for every request";
   }
   const TensorView *used = forward.seqused_k();
   const int64_t batch = tensors.q().size(kBatch);
@@ -29,7 +29,7 @@ void check_lengths_of(const DecodeTensors &tensors) {
   }
 }
 
-// Whole chunks of 16 bytes of the cache.
+// Checks that rows of an FP8 cache are whole chunks of 16 bytes.
 void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) {
   constexpr int kChunkBytes = 16;
   if (kernel.cache != ScalarType::Float8_e4m3fn) return;
@@ -43,7 +43,7 @@ void check_row_chunks(const DecodeKernel &kernel, const DecodeTensors &tensors) 
   }
 }
 
-// KV steps, work tiles and slots are counted as int.
+// Checks that KV steps, work tiles and slots can be counted as int.
 void check_counts(const DecodeKernel &kernel, const DecodeTensors &tensors,
                   const DecodeNumbers &own) {
   const TensorView &k = tensors.k_cache(), *table = tensors.block_table();
@@ -87,9 +87,10 @@ void check_scale(const DecodeKernel &kernel, const char *name, const TensorView 
                               << entries << ", " << rows << ", " << heads << ")";
   }
   if (!kernel.per_token_scale) {
-    TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(*t)
-                              << ", a scale for each row, but the configuration is not for them; "
-                                 "pass one with per_token_scale";
+    TVM_FFI_THROW(ValueError)
+        << name << " has shape " << shape_of(*t)
+        << ", a scale for each row, but the configuration has no such scales; "
+           "pass one with per_token_scale";
   }
 }
 

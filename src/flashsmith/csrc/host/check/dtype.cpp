@@ -17,7 +17,7 @@ std::string name_of(DLDataType type) {
   if (type.code == kDLBool) return "bool";
   if (type.code == kDLFloat8_e4m3fn) return "float8_e4m3fn";
   const char *kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex"};
-  // The codes beyond are the layouts of float8 and less.
+  // Codes beyond these are float8 and smaller formats.
   return (type.code < std::size(kinds) ? kinds[type.code] : "float") + std::to_string(type.bits);
 }
 
@@ -29,7 +29,7 @@ bool is_type(DLDataType type, ScalarType expected) {
   return type.code == code && type.bits == 16 && type.lanes == 1;
 }
 
-// "q, k, v and o"
+// Returns names like "q, k, v and o".
 std::string strided_names(const Tensors &tensors) {
   std::vector<const char *> names;
   for (const Argument &argument : tensors.table) {

@@ -1,4 +1,5 @@
-// Checks of what is there once a sequence, a head or a call: lengths, offsets, slopes and states.
+// Checks arguments that exist once for a sequence, a head or a call: lengths, offsets, slopes and
+// states.
 #include <tvm/ffi/error.h>
 
 #include <cstdint>
@@ -12,7 +13,7 @@ using tvm::ffi::TensorView;
 
 constexpr int64_t kMaxRows = int64_t{1} << 31;
 
-// One dimension of a size, contiguous.
+// Checks that a tensor has one dimension of this size, and is contiguous.
 void check_vector(const char *name, const TensorView &t, int64_t size, const char *meaning) {
   if (t.ndim() == 1 && t.size(0) == size && is_contiguous(t)) return;
   TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(t)
@@ -20,7 +21,7 @@ void check_vector(const char *name, const TensorView &t, int64_t size, const cha
                             << size << ")";
 }
 
-// Sequences that are not packed have an entry of the batch each.
+// Checks that sequences that are not packed have a batch entry each.
 void check_batch(const char *name, const TensorView &t, const TensorView *offsets,
                  int64_t n_sequences) {
   if (offsets || t.size(kBatch) == n_sequences) return;
@@ -65,7 +66,7 @@ void check_key_ranges(const ForwardTensors &tensors, const Numbers &numbers) {
   TVM_FFI_THROW(ValueError) << "key_ranges has shape " << shape_of(*ranges)
                             << "; it must be contiguous and of shape (batch, n_heads, blocks of "
                             << rows << " queries, 2) = (" << batch << ", " << n_heads << ", "
-                            << entries << ", 2), of which the first two may be 1";
+                            << entries << ", 2), where batch and n_heads may be 1";
 }
 
 void check_lengths(const ForwardTensors &tensors) {
@@ -83,7 +84,7 @@ void check_lengths(const ForwardTensors &tensors) {
   check("seqused_q", tensors.seqused_q(), n, "batch");
   check("seqused_k", tensors.seqused_k(), n, "batch");
   check_batch("q", tensors.q(), tensors.cu_seqlens_q(), n);
-  if (tensors.block_table()) return;  // the batch of k is of pages
+  if (tensors.block_table()) return;  // the batch of k is pages
   check_batch("k", tensors.k(), tensors.cu_seqlens_k(), n);
 }
 

@@ -16,7 +16,7 @@ using tvm::ffi::TensorView;
 
 int64_t element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
 
-// The addresses from a tensor's first byte to behind its last; empty: it has none.
+// The addresses from a tensor's first byte to behind its last; empty if it has no elements.
 struct AddressRange {
   intptr_t begin = 0, end = 0;
 
@@ -40,7 +40,7 @@ struct Dimension {
   int64_t extent() const { return (size - 1) * stride; }
 };
 
-// The dimensions that move the address, from the largest stride down.
+// Returns the dimensions that move the address, in descending order of strides.
 std::vector<Dimension> by_stride(const TensorView &t) {
   std::vector<Dimension> dimensions;
   for (int i = 0; i < t.ndim(); i++) {
@@ -50,15 +50,15 @@ std::vector<Dimension> by_stride(const TensorView &t) {
   return dimensions;
 }
 
-// Elements from the first to the last.
+// Returns the distance in elements from the first to the last.
 int64_t extent_of(std::span<const Dimension> dimensions) {
   int64_t extent = 0;
   for (const Dimension &d : dimensions) extent += d.extent();
   return extent;
 }
 
-// The first dimension whose stride does not step over all that the smaller ones span; null: none.
-// An expanded dimension has stride 0.
+// Returns the first dimension whose stride does not step over the extent of the smaller ones, or
+// null. An expanded dimension has stride 0.
 const Dimension *crossing(std::span<const Dimension> dimensions) {
   for (size_t i = 0; i < dimensions.size(); i++) {
     if (dimensions[i].stride <= extent_of(dimensions.subspan(i + 1))) return &dimensions[i];
@@ -66,8 +66,8 @@ const Dimension *crossing(std::span<const Dimension> dimensions) {
   return nullptr;
 }
 
-// Whether an element of `a` is one of `b`, which begins `distance` elements later. Both have
-// the same strides, none of which crosses the others.
+// Returns whether an element of `a` is one of `b`, which begins `distance` elements later. Both
+// have the same strides, none of which crosses the others.
 bool meet(std::span<const Dimension> a, std::span<const Dimension> b, int64_t distance) {
   if (a.empty()) return distance == 0;
   const auto smaller_a = a.subspan(1), smaller_b = b.subspan(1);
@@ -82,8 +82,8 @@ bool meet(std::span<const Dimension> a, std::span<const Dimension> b, int64_t di
   return false;
 }
 
-// Whether tensors whose address ranges meet may share elements. No is known of slices of one packed
-// tensor (equal strides) alone.
+// Returns whether tensors whose address ranges meet may share elements. It can be false only for
+// slices of one packed tensor (equal strides).
 bool may_share_elements(const TensorView &a, const TensorView &b) {
   const std::vector<Dimension> of_a = by_stride(a), of_b = by_stride(b);
   const int64_t distance =
@@ -103,8 +103,8 @@ bool may_share_elements(const TensorView &a, const TensorView &b) {
   __builtin_unreachable();
 }
 
-// Tensors that stand for something else than memory (fake tensors, wrappers of function transforms,
-// freed storages) have sizes, but a null pointer.
+// Tensors without memory of their own (fake tensors, wrappers of function transforms, freed
+// storages) have sizes, but a null pointer.
 void check_has_memory(const Argument &argument, const TensorView &t, const AddressRange &range) {
   if (t.data_ptr() || range.begin == range.end) return;
   TVM_FFI_THROW(ValueError) << argument.name << " has no memory (its data pointer is null); pass a "

@@ -14,7 +14,7 @@ using tvm::ffi::TensorView;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// Kernels count positions as int, to the end of the last block.
+// Checks a length. Kernels count positions as int, to the end of the last block.
 void check_length(const char *name, int64_t length, int block) {
   if (length > kMaxInt / block * block) {
     TVM_FFI_THROW(ValueError) << name << " has sequence length " << length
@@ -22,7 +22,7 @@ void check_length(const char *name, int64_t length, int block) {
   }
 }
 
-// Tiles of the output are counted as int.
+// Checks that the tiles of the output can be counted as int.
 void check_n_tiles(const ForwardTensors &tensors, const Numbers &numbers, int B_r) {
   const TensorView &q = tensors.q();
   const int64_t batch = n_sequences(tensors), n_heads = q.size(kHead);
@@ -39,14 +39,14 @@ void check_sizes(const TileSizes &tiles, const ForwardTensors &tensors, const Nu
   if (q.numel() > 0 && k.size(kSequence) == 0) {
     TVM_FFI_THROW(ValueError) << "k has sequence length 0; at least 1 is needed";
   }
-  // Where the keys end that a block of queries sees is counted from the end of that block.
+  // The end of the keys that a block of queries sees is counted from the end of that block.
   const int block = std::max(tiles.B_r, tiles.B_c);
   check_length("q", q.size(kSequence), block);
   check_length("k", rows_of_keys(tensors), block);
   check_n_tiles(tensors, numbers, tiles.B_r);
 }
 
-// What is given must be what the kernel's variant has.
+// Checks that an argument is passed exactly if the kernel's variant has it.
 void check_part(const Kernel &kernel, const char *name, bool wanted, bool given) {
   if (wanted == given) return;
   TVM_FFI_THROW(ValueError) << name << (given ? " was passed, but " : " is None, but ")
@@ -55,7 +55,7 @@ void check_part(const Kernel &kernel, const char *name, bool wanted, bool given)
 
 }  // namespace
 
-// Rows shorter than the kernel's d_head are for kernels that make up for it.
+// Checks d_head and d_v. Rows shorter than the kernel's d_head need a kernel that pads them.
 void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v) {
   const int64_t d_head = kernel.tiles.d_head, d_qk = q.size(kDim), d_v = v.size(kDim);
   const bool fits =
@@ -74,7 +74,7 @@ void check_d_head(const Kernel &kernel, const TensorView &q, const TensorView &v
   }
 }
 
-// Rows are whole chunks of 16 bytes.
+// Checks that rows are whole chunks of 16 bytes.
 void check_row_bytes(const Argument &argument, const TensorView &t) {
   constexpr int kChunkBytes = 16;
   const int multiple = kChunkBytes * 8 / t.dtype().bits;

@@ -13,10 +13,10 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-// What a size is called where two have to be the same.
+// Returns the name of a size that has to be the same in two tensors.
 const char *size_name(Dim dim) { return dim == Dim::batch ? "batch size" : name_of(dim); }
 
-// The size of a dimension, by the first argument that has it.
+// Returns the size of a dimension, from the first argument that has it.
 int64_t size_of(const Tensors &tensors, Dim dim) {
   for (size_t i = 0; i < tensors.size(); i++) {
     const Argument &argument = tensors.table[i];
@@ -27,8 +27,8 @@ int64_t size_of(const Tensors &tensors, Dim dim) {
   return 0;
 }
 
-// The sizes that two arguments of rows share. `varlen`: keys may be packed where queries are not,
-// so that batch sizes say nothing.
+// Returns the dimensions whose sizes two arguments of rows share. `varlen`: keys may be packed
+// where queries are not, so that batch sizes may differ.
 std::vector<int> shared_dims(const Argument &a, const Argument &b, bool varlen) {
   std::vector<int> shared;
   for (int d = 0; d < a.rank(); d++) {
@@ -39,7 +39,7 @@ std::vector<int> shared_dims(const Argument &a, const Argument &b, bool varlen) 
   return shared;
 }
 
-// "batch size, seq_len_k and n_heads_kv"
+// Returns names like "batch size, seq_len_k and n_heads_kv".
 std::string names_of(const Argument &argument, const std::vector<int> &dims) {
   std::ostringstream text;
   for (size_t i = 0; i < dims.size(); i++) {
@@ -49,7 +49,7 @@ std::string names_of(const Argument &argument, const std::vector<int> &dims) {
   return text.str();
 }
 
-// The tuple of names, and what they are in this call: "(batch, n_heads) = (2, 4)".
+// Returns the names and sizes of this call, like "(batch, n_heads) = (2, 4)".
 std::string expected_shape(const Tensors &tensors, const Argument &argument) {
   std::ostringstream names, sizes;
   for (int d = 0; d < argument.rank(); d++) {

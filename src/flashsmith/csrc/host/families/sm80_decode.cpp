@@ -1,4 +1,4 @@
-// Decode of the sm80 family: what its kernels are told, and how they are launched.
+// Decode of the sm80 family: the arguments and launches of its kernels.
 #include <memory>
 
 #include "flashsmith/sm80/decode_arguments.cuh"
@@ -20,7 +20,8 @@ DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
 class Sm80Decode final : public DecodeKernel {
   const FlashDecodeKernelConfig config_;
 
-  // The last split's threads wait for memory each time that they have added up what was on its way.
+  // The threads of the last split wait for memory each time that they have added the partial
+  // results in flight.
   bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const override {
     constexpr int64_t kMaxWaits = 3;
     const int64_t at_once = int64_t{threads_per_block(config_)} * splits_at_once(config_);
@@ -58,7 +59,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm80Decode>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

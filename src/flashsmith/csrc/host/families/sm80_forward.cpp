@@ -1,4 +1,4 @@
-// Forward kernels of the sm80 family: what they are told, and how they are launched.
+// The forward of the sm80 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
@@ -11,7 +11,8 @@
 namespace flashsmith {
 namespace {
 
-// Blocks find their tile by three indices, because divisions would delay their first load.
+// Checks a size of the grid. Blocks find their tile by three indices, because divisions would delay
+// their first load.
 void check_grid(const char *dimension, int size) {
   constexpr int kMaxGridYZ = 65535;
   if (size > kMaxGridYZ) {
@@ -87,7 +88,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm80Forward>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

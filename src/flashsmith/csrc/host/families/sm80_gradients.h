@@ -1,4 +1,4 @@
-// What the backwards of the sm80 family tell their kernels.
+// The kernel arguments of the sm80 family's backwards.
 #pragma once
 
 #include "flashsmith/sm80/backward_arguments.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashsmith {
 
-// d_sums: see gradient_args.
+// `d_sums`: see gradient_args.
 inline BackwardKernelArgs sm80_gradient_arguments(const Variant &variant,
                                                   const BackwardTensors &tensors,
                                                   const ForwardProblem &problem,

@@ -1,4 +1,4 @@
-// The sums backward of the sm80 family: what its kernels are told, and how they are launched.
+// The sums backward of the sm80 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
@@ -55,7 +55,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm80SumsBackward>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

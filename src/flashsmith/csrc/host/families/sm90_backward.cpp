@@ -1,4 +1,4 @@
-// The backward of the sm90 family: what its kernels are told, and how they are launched.
+// The backward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
@@ -19,15 +19,15 @@ class Sm90Backward final : public BackwardKernel {
   Sm90BackwardKernelConfig config_;
   Sm90BackwardKernels kernels_;
 
-  // Behind what every backward has in the workspace. The launch of the statistics, which is there
-  // where there are queries, clears it.
+  // Returns whether the workspace has a queue, behind what every backward has there. The launch of
+  // the statistics, which exists if there are queries, clears it.
   bool has_queue(const ForwardProblem &problem) const {
     return n_tile_entries(config_) > 0 && !problem.is_empty();
   }
   int64_t gradient_bytes(const BackwardTensors &tensors) const {
     return gradient_workspace_bytes(tensors.forward(), config_.d_head);
   }
-  // And behind the queue, how far sums have come.
+  // Returns the number of counters of added sums, which are behind the queue.
   int64_t n_turns(const BackwardTensors &tensors) const {
     if (!config_.dQ_in_order) return 0;
     const ForwardTensors forward = tensors.forward();
@@ -38,7 +38,7 @@ class Sm90Backward final : public BackwardKernel {
     return reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors));
   }
 
-  // Through the batch.
+  // Returns the number of heads of K in all batch entries.
   static int heads_of_k(const ForwardProblem &problem) {
     return problem.n_heads_kv * problem.batch;
   }
@@ -46,7 +46,8 @@ class Sm90Backward final : public BackwardKernel {
     return (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
   }
 
-  // Of k. Blocks of a head that have turns wait for each other the less the more heads there are.
+  // Returns the heads of K in a group. If blocks of keys add in order, the blocks of a head wait
+  // for each other less, the more heads there are.
   int heads_per_group(const ForwardProblem &problem, int num_sms) const {
     constexpr int kMinWithTurns = 8;
     if (!variant.causal && !config_.dQ_in_order) return 1;
@@ -54,7 +55,7 @@ class Sm90Backward final : public BackwardKernel {
                            config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
-  // Of blocks of keys.
+  // Returns the launch over blocks of keys.
   Launch main(const ForwardProblem &problem, int num_sms) const {
     const int64_t n_tiles = static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem);
     const int64_t n_blocks = config_.persistent ? std::min<int64_t>(n_tiles, num_sms) : n_tiles;
@@ -109,7 +110,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm90Backward>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

@@ -1,4 +1,4 @@
-// Decode of the sm90 family: what its kernels are told.
+// Decode of the sm90 family: the arguments of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
@@ -23,13 +23,13 @@ DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
 class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
 
-  // A warpgroup adds up splits one after the other.
+  // A warpgroup adds splits one after the other.
   bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
     constexpr int64_t kMaxByTheLast = 4;
     return splits > kMaxByTheLast;
   }
 
-  // A box has the most rows that lie in one page wherever a block of keys begins.
+  // Returns the max number of rows of a box that lie in one page wherever a block of keys begins.
   int box_rows(const DecodeTensors &tensors) const {
     if (!tensors.block_table()) return config_.B_c;
     return std::gcd(static_cast<int>(tensors.k_cache().size(kSequence)), config_.B_c);
@@ -83,7 +83,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm90Decode>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

@@ -1,4 +1,4 @@
-// Forward kernels of the sm90 family: what they are told, and how they are launched.
+// The forward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
@@ -21,7 +21,7 @@ class Sm90Forward final : public ForwardKernel {
   Sm90ForwardKernelConfig config_;
   sm90_forward_kernel_fn function_, schedule_;
 
-  // Of the table of tiles, at most.
+  // Returns the max number of entries of the tile table.
   int64_t n_entries(const ForwardProblem &problem) const {
     return problem.max_Q_blocks(config_.B_r * config_.cluster_size);
   }
@@ -33,7 +33,8 @@ class Sm90Forward final : public ForwardKernel {
     return static_cast<int>(n_blocks * problem.n_heads);
   }
 
-  // A box has the most rows that lie in one page wherever a block of keys begins.
+  // Returns the arguments of paged K and V. A box has the max number of rows that lie in one page
+  // wherever a block of keys begins.
   PagesArgs pages_of(const ForwardTensors &tensors) const {
     const TensorView &k = tensors.k(), &table = *tensors.block_table();
     const auto page_rows = static_cast<int>(k.size(kSequence));
@@ -132,7 +133,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm90Forward>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

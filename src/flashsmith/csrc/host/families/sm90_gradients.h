@@ -1,5 +1,5 @@
-// What the backwards of the sm90 family have in common: the layouts that bulk copies take, and what
-// their kernels are told.
+// The common part of the sm90 family's backwards: the layouts that bulk copies take, and the kernel
+// arguments.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ inline void check_gradient_layout(const BackwardTensors &tensors, bool varlen) {
   });
 }
 
-// The heads that start together, at least so many, where tiles of a head take differently long:
-// such that their tiles fill the GPU, and groups are alike. With fewer, the longest tiles of the
-// last group start too late to end with the others; with more, less of what they read and add up is
-// in L2.
+// Returns the number of heads, at least `minimum`, that start together if the tiles of a head take
+// different times: their tiles fill the GPU, and groups have the same size. With fewer heads, the
+// longest tiles of the last group start too late to end with the others; with more, less of the
+// data that they read and accumulate is in L2.
 inline int heads_that_fill(int num_sms, int tiles_per_head, int n_heads, int minimum = 1) {
   constexpr double kFull = 0.95;
   const int enough = static_cast<int>(std::ceil(kFull * num_sms / std::max(tiles_per_head, 1)));
@@ -32,7 +32,7 @@ inline int heads_that_fill(int num_sms, int tiles_per_head, int n_heads, int min
   return heads;
 }
 
-// key_rows: of a box of K or V. d_sums: see gradient_args.
+// `key_rows`: rows of a box of K or V. `d_sums`: see gradient_args.
 template <typename Config>
 Sm90BackwardKernelArgs sm90_gradient_arguments(const Config &config, const Variant &variant,
                                                const BackwardTensors &tensors,

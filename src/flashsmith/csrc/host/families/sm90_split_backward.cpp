@@ -1,4 +1,4 @@
-// The split backward of the sm90 family: what its kernels are told, and how they are launched.
+// The split backward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
 #include <memory>
@@ -29,8 +29,8 @@ class Sm90SplitBackward final : public BackwardKernel {
             .shared_memory_bytes = shared_memory};
   }
 
-  // Of a head: blocks of queries, one tile of them for each warpgroup; and blocks of keys, in whole
-  // clusters.
+  // These return the tiles of a head: blocks of queries, with a tile for each warpgroup; and blocks
+  // of keys, in whole clusters.
   int query_tiles(const ForwardProblem &problem) const {
     const int rows = config_.n_warpgroups * config_.B_r;
     return (problem.seq_len_q + rows - 1) / rows;
@@ -86,7 +86,6 @@ std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus)
   return std::make_unique<Sm90SplitBackward>(kernel, gpus);
 }
 
-template std::unique_ptr<Kernel> find_in<Named>(const KernelMap &, const std::string &, Fields,
-                                                const Variant &);
+template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
 
 }  // namespace flashsmith

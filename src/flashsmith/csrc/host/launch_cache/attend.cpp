@@ -42,13 +42,13 @@ CallKey key_of(const AttentionCall &call, const ResolvedSpec &resolved) {
   key.add(size_class(resolved.batch));
   key.add(size_class(resolved.n_q), size_class(resolved.n_k));
   if (q.dtype().bits > kByte) return key;
-  // The dtype of q does not say what the others have.
+  // The dtype of q does not determine the dtypes of the others.
   const DLDataType of_v = v.dtype(), of_o = call.makes_o() ? DLDataType{} : o.dtype();
   key.add(of_v.code << kByte | of_v.bits, of_o.code << kByte | of_o.bits);
   return key;
 }
 
-// None: Python has to look at the call.
+// Returns none if Python has to look at the call.
 std::optional<AttentionCall> call_of(PackedArgs arguments) {
   if (!Spec::has_size(arguments.size() - kSpec)) return std::nullopt;
   const auto q = tensor_of(arguments[kQ]), k = tensor_of(arguments[kK]);
@@ -58,13 +58,14 @@ std::optional<AttentionCall> call_of(PackedArgs arguments) {
   const std::optional<ResolvedSpec> resolved = ResolvedSpec::of(spec, *q, *k);
   if (!resolved) return std::nullopt;
   AttentionCall call{arguments, spec, *q, *k, *v, *o, resolved->numbers, {}};
-  // Rows of no sequence have to be zero in a new o, and -inf in lse.
+  // Rows that no sequence has must be zero in a new o, and -inf in lse.
   if (spec.has(Field::seqused_q) && call.makes_o()) return std::nullopt;
   call.key = key_of(call, *resolved);
   return call;
 }
 
-// Makes the call by what `bind` of a forward kernel gave (host/operations/forward.cpp).
+// Makes the call with the function that `bind` of a forward kernel returned
+// (host/operations/forward.cpp).
 bool launch_forward(const Launcher &launcher, const AttentionCall &call, const Memory &memory) {
   constexpr size_t kOwn = kForwardOwn.size() + 3;  // stream, workspace and scale
   std::array<AnyView, kOwn + kCallArgs> told;
@@ -83,14 +84,15 @@ bool launch_forward(const Launcher &launcher, const AttentionCall &call, const M
   return made.cast<bool>();
 }
 
-// Makes the call by what `bind` of a decode kernel gave (host/operations/decode.cpp).
+// Makes the call with the function that `bind` of a decode kernel returned
+// (host/operations/decode.cpp).
 bool launch_split_kv(const Launcher &launcher, const AttentionCall &call, const Memory &memory) {
   constexpr size_t kOwn = kDecodeOwn.size() + 3;  // stream, workspace and scale
   std::array<AnyView, kOwn + kCallArgs> told;
   AnyView *next = told.data();
   *next++ = memory.stream;
   for (const int i : {kQ, kK, kV, kO, kLse}) *next++ = call.arguments[i];
-  next = told.data() + 1 + place_of(kDecodeArguments, "counters");  // None of what caches have
+  next = told.data() + 1 + place_of(kDecodeArguments, "counters");  // cache arguments are None
   *next++ = memory.counters;
   *next++ = memory.workspace;
   *next++ = call.numbers.softmax_scale;

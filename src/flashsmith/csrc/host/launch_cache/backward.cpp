@@ -26,7 +26,7 @@ struct GradientCall {
   CallKey key;
 };
 
-// Packed rows are one entry of a batch.
+// Packed rows count as one batch entry.
 CallKey key_of(const GradientCall &call, uint32_t features) {
   constexpr int kByte = 8;
   const auto &[arguments, spec, q, v, numbers, unused] = call;
@@ -44,7 +44,7 @@ CallKey key_of(const GradientCall &call, uint32_t features) {
   return key;
 }
 
-// None: Python has to look at the call.
+// Returns none if Python has to look at the call.
 std::optional<GradientCall> call_of(PackedArgs arguments) {
   if (!Spec::has_size(arguments.size() - kSpec)) return std::nullopt;
   const auto q = tensor_of(arguments[kQ]), k = tensor_of(arguments[kK]);
@@ -65,7 +65,8 @@ int64_t backward(const KnownLaunchers &known, PackedArgs arguments) {
   if (!call) return kUnknown;
   const std::shared_ptr<Launcher> launcher = known.find(call->key);
   if (!launcher) return kUnknown;
-  // What `bind` of a backward kernel gave takes (host/operations/backward.cpp).
+  // These are the arguments of the function that `bind` of a backward kernel returned
+  // (host/operations/backward.cpp).
   std::array<AnyView, 1 + kTensors + 2 + kCallArgs> told;
   AnyView *next = told.data();
   *next++ = arguments[kAreNew];  // dq, dk and dv

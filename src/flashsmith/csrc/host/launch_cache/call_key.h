@@ -1,4 +1,4 @@
-// What the calls that one kernel serves have in common.
+// The key of the calls that one kernel serves.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace flashsmith {
 
-// The size that stands for all sizes like `n` when a kernel is chosen: n, rounded up to four
-// significant bits (flashsmith.problem.size_class).
+// Returns the size that represents all sizes like `n` when a kernel is chosen: n, rounded up to
+// four significant bits (flashsmith.problem.size_class).
 inline int64_t size_class(int64_t n) {
   constexpr int kSignificantBits = 4;
   if (n <= int64_t{1} << kSignificantBits) return n;
@@ -17,7 +17,8 @@ inline int64_t size_class(int64_t n) {
   return (n + step - 1) / step * step;
 }
 
-// Words, in an order that each operation fixes. Two calls with the same words have the same kernel.
+// Words in an order that each operation defines. Two calls with the same words have the same
+// kernel.
 class CallKey {
   static constexpr size_t kMaxWords = 16;
   std::array<uint64_t, kMaxWords> words_{};
@@ -30,7 +31,7 @@ class CallKey {
     hash_ = (hash_ ^ static_cast<uint64_t>(word)) * 0x100000001b3;
     hash_ ^= hash_ >> 29;
   }
-  // Two numbers that have 32 bits each.
+  // Adds two numbers of 32 bits each.
   void add(int64_t high, int64_t low) { add(high << 32 ^ low); }
 
   bool operator==(const CallKey &other) const {

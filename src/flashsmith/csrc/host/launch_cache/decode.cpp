@@ -18,7 +18,7 @@ using tvm::ffi::AnyView;
 using tvm::ffi::PackedArgs;
 using tvm::ffi::TensorView;
 
-// Those that `decode` takes (launch_cache.h): behind them, of a call that appends, the new keys.
+// The arguments of `decode` (launch_cache.h). A call that appends has the new keys behind them.
 // clang-format off
 enum Argument_ : int {
   kConfig, kQ, kO, kLse,
@@ -29,7 +29,7 @@ enum Argument_ : int {
 };
 // clang-format on
 
-constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;  // of a tensor, counted in strides of a row
+constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1;  // of a tensor, counted in row strides
 
 struct CacheCall {
   PackedArgs arguments;
@@ -47,7 +47,7 @@ int rank_of(AnyView given) {
   return t ? t->ndim() : 0;
 }
 
-// Whether an entry, or a page, begins a whole number of rows behind the one before
+// Returns whether a slot, or a page, begins a whole number of rows behind the previous one
 // (`has_counted_rows` of flashsmith/ops/kv_cache.py).
 bool has_counted_rows(const TensorView &t) {
   const int64_t entries = t.size(kBatch), of_entry = t.stride(kBatch), of_row = row_stride(t);
@@ -65,7 +65,8 @@ bool is_in_boxes(const CacheCall &call) {
   return has_counted_rows(call.k) && has_counted_rows(call.v);
 }
 
-// Sets the numbers and how queries are turned. False: Python has to look at what was asked for.
+// Sets the numbers and the positions of queries. Returns false if Python has to look at the
+// arguments.
 bool take_numbers(CacheCall &call) {
   const PackedArgs &given = call.arguments;
   const std::optional<bool> causal = flag_of(given[kCausal]);
@@ -111,7 +112,7 @@ CallKey key_of(const CacheCall &call, int64_t splits, int64_t n_new) {
   return key;
 }
 
-// None: Python has to look at the call.
+// Returns none if Python has to look at the call.
 std::optional<CacheCall> call_of(PackedArgs arguments) {
   if (arguments.size() != kKNew && arguments.size() != kAll) return std::nullopt;
   const auto q = tensor_of(arguments[kQ]);
@@ -134,7 +135,8 @@ std::optional<CacheCall> call_of(PackedArgs arguments) {
   return call;
 }
 
-// Writes what an append takes (host/operations/decode.cpp) to `to`, and returns what follows.
+// Writes the arguments of an append (host/operations/decode.cpp) to `to`, and returns the place
+// behind them.
 AnyView *put_append(const CacheCall &call, AnyView *to) {
   const PackedArgs &given = call.arguments;
   *to++ = given[kInterleaved];
@@ -146,13 +148,14 @@ AnyView *put_append(const CacheCall &call, AnyView *to) {
     *to++ = given[i];
   }
   *to++ = AnyView();  // no workspace
-  *to++ = 1.0;        // and no softmax to scale
+  *to++ = 1.0;        // no softmax to scale
   return to;
 }
 
-// Makes the call by what `bind` of a decode kernel gave (host/operations/decode.cpp).
+// Makes the call with the function that `bind` of a decode kernel returned
+// (host/operations/decode.cpp).
 bool launch(const Launcher &launcher, const CacheCall &call, const Memory &memory) {
-  constexpr size_t kOfAppend = 2 + kAppendOwn.size() + 2;  // with two numbers before the tensors
+  constexpr size_t kOfAppend = 2 + kAppendOwn.size() + 2;  // two numbers precede the tensors
   constexpr size_t kOwn = kDecodeOwn.size() + 3;           // stream, workspace and scale
   std::array<AnyView, kOfAppend + kOwn + kCallArgs> told;
   const PackedArgs &given = call.arguments;

@@ -1,4 +1,4 @@
-// What is remembered of calls, by what they have in common.
+// The launchers of earlier calls, by the keys of the calls.
 #pragma once
 
 #include <tvm/ffi/any.h>
@@ -18,21 +18,21 @@
 
 namespace flashsmith {
 
-// Memory that a call needs beside its tensors, and the number of the stream that it belongs to.
+// The memory that a call needs beside its tensors, and the number of the stream that it belongs to.
 struct Memory {
   int64_t stream = 0;
   tvm::ffi::Any workspace, counters;  // a tensor, or None
 };
 
-// The number of the calling thread, which no other thread of the process ever has.
+// Returns the number of the calling thread, which no other thread of the process ever has.
 inline int64_t this_thread() {
   static std::atomic<int64_t> next{0};
   thread_local const int64_t own = next++;
   return own;
 }
 
-// The memory of the threads that made a call lately, each on a stream. What is dropped is destroyed
-// without the lock, as a tensor may be Python's.
+// The memory of the threads that made a call lately, each on a stream. Dropped memory is destroyed
+// outside of the lock, because a tensor may be Python's.
 class KeptMemory {
   static constexpr size_t kMaxKept = 8;
   struct Kept {
@@ -45,7 +45,7 @@ class KeptMemory {
   size_t next_ = 0;
 
  public:
-  // This thread's on a stream; none: nothing was kept.
+  // Returns this thread's memory on a stream; its members are None if nothing was kept.
   Memory find(int64_t stream) const {
     const std::lock_guard lock(mutex_);
     for (const std::optional<Kept> &each : kept_) {
@@ -76,21 +76,21 @@ class KeptMemory {
   }
 };
 
-// What Python tells first of how a call was made; the arguments of the call follow.
+// The arguments by which Python describes how a call was made; the arguments of the call follow.
 enum Making : int { kCall, kOwner, kBySplitKv, kStream, kWorkspace, kCounters, kOfMaking };
 
-// How calls that are alike are made.
+// The way to make all calls with one key.
 struct Launcher {
-  tvm::ffi::Function call;   // what `bind` of an operation gave
-  tvm::ffi::Any owner;       // its address is in the key: it has to live as long as that
-  bool by_split_kv = false;  // `call` is that of a kernel of `decode`
+  tvm::ffi::Function call;   // the function that `bind` of an operation returned
+  tvm::ffi::Any owner;       // its address is in the key, so it has to live as long as the key
+  bool by_split_kv = false;  // `call` belongs to a kernel of `decode`
   DLDataType o_dtype{};
   KeptMemory memory;
 
   Memory memory_on(DLDevice device) const { return memory.find(current_stream_number(device)); }
 };
 
-// The launchers of one operation. Bounded: empty again when it is full.
+// The launchers of one operation. The map is bounded: it is emptied when it is full.
 class KnownLaunchers {
   static constexpr size_t kMaxKnown = 4096;
   struct Hash {
@@ -102,7 +102,7 @@ class KnownLaunchers {
   Map known_;
 
  public:
-  // Null: no call of this key was made.
+  // Returns null if no call with this key was made.
   std::shared_ptr<Launcher> find(const CallKey &key) const {
     const std::shared_lock lock(mutex_);
     const auto found = known_.find(key);
@@ -110,14 +110,14 @@ class KnownLaunchers {
   }
 
   void keep(const CallKey &key, std::shared_ptr<Launcher> launcher) {
-    Map dropped;  // destroyed without the lock, as what launchers own may call Python
+    Map dropped;  // destroyed outside of the lock, because members of launchers may call Python
     std::shared_ptr<Launcher> replaced;
     const std::unique_lock lock(mutex_);
     if (known_.size() >= kMaxKnown) dropped.swap(known_);
     replaced = std::exchange(known_[key], std::move(launcher));
   }
 
-  // Keeps how a call was made, `making`, for those with its key.
+  // Keeps how a call was made, `making`, for the calls with its key.
   void remember(const CallKey &key, tvm::ffi::PackedArgs making, DLDataType o_dtype = {}) {
     std::shared_ptr<Launcher> launcher = find(key);
     const auto call = making[kCall].cast<tvm::ffi::Function>();
@@ -134,9 +134,9 @@ class KnownLaunchers {
                            .counters = making[kCounters]});
   }
 
-  // Drops the memory that is kept for a thread, which has ended.
+  // Drops the memory that is kept for a thread that has ended.
   void drop_thread(int64_t thread) {
-    Map all;  // a copy, so that nothing is destroyed while this is locked
+    Map all;  // a copy, so that nothing is destroyed under the lock
     {
       const std::shared_lock lock(mutex_);
       all = known_;

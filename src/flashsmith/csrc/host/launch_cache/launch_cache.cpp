@@ -18,7 +18,7 @@ struct Caches {
 using Make = int64_t (*)(const KnownLaunchers &, PackedArgs);
 using Remember = void (*)(KnownLaunchers &, PackedArgs);
 
-// A function of one of the caches, which lives as long as any of them.
+// Returns a function of one of the caches, which lives as long as any of them.
 Function function_of(std::shared_ptr<KnownLaunchers> known, Make make) {
   return Function::FromPacked([known = std::move(known), make](PackedArgs arguments, Any *answer) {
     *answer = make(*known, arguments);

@@ -13,18 +13,19 @@ using tvm::ffi::AnyView;
 using tvm::ffi::Array;
 using tvm::ffi::TensorView;
 
-// Of flashsmith/ops/checks.py: numbers that stay normal in the kernels' float32 arithmetic.
+// The limits of flashsmith/ops/checks.py: numbers between them stay normal in the kernels' FP32
+// arithmetic.
 constexpr double kSmallest = 1e-37, kLargest = 1e37;
 
 bool is_normal(double value) { return kSmallest <= value && value <= kLargest; }  // false for NaN
 
-// The rows of one side.
+// The rows of queries, or of keys.
 struct Side {
-  int64_t rows;     // of its tensor
-  int64_t longest;  // no sequence has more
+  int64_t rows;     // of the tensor
+  int64_t longest;  // max length of a sequence
 };
 
-// None: what is given as the maximum has to be looked at, or refused.
+// Returns none if Python has to look at the max length that was passed, or to refuse it.
 std::optional<Side> side_of(const Spec &spec, int64_t rows, Field longest, Field offsets,
                             Field used) {
   if (!spec.has(longest)) return Side{rows, rows};
@@ -34,7 +35,7 @@ std::optional<Side> side_of(const Spec &spec, int64_t rows, Field longest, Field
   return Side{rows, std::min(rows, *given)};
 }
 
-// Rows that each sequence of the keys may have; none where k has no such dimensions.
+// Returns the rows of keys that each sequence may have; none if k lacks the dimensions.
 std::optional<int64_t> rows_of_k(const Spec &spec, const TensorView &k) {
   const bool is_packed = spec.has(Field::cu_seqlens_k);
   if (k.ndim() != kMaxRank - (is_packed ? 1 : 0)) return std::nullopt;
@@ -54,7 +55,7 @@ int64_t sequences_of(const Spec &spec, const TensorView &q) {
   return q.size(kBatch);
 }
 
-// Whether dropout's numbers are those that kernels take; sets them.
+// Sets dropout's numbers. Returns whether kernels take them.
 bool take_dropout(const Spec &spec, Numbers &numbers) {
   const std::optional<double> share = number_of(spec[Field::dropout_p]);
   if (!share) return false;
@@ -63,13 +64,13 @@ bool take_dropout(const Spec &spec, Numbers &numbers) {
                      : *share > 0 && *share < 1 && spec.has(Field::rng_state);
 }
 
-// Sets the window, without bounds that cut nothing off.
+// Sets the window, without bounds that exclude no key.
 bool take_window(const Spec &spec, bool causal, int64_t n_q, int64_t n_k, Numbers &numbers) {
   const std::optional<std::array<int64_t, 2>> window = window_of(spec[Field::window_size]);
   if (!window) return false;
   auto [left, right] = *window;
   if (causal) right = 0;
-  // The last query has the most keys behind its diagonal, the first the most ahead.
+  // The last query has the most keys behind its diagonal, the first query the most ahead.
   const int64_t reach_left = numbers.top_left ? n_q : n_k,
                 reach_right = numbers.top_left ? n_k : n_q;
   numbers.window_left = left >= reach_left - 1 ? -1 : left;
@@ -77,7 +78,7 @@ bool take_window(const Spec &spec, bool causal, int64_t n_q, int64_t n_k, Number
   return true;
 }
 
-// What Python makes anew before a kernel takes it.
+// Returns whether the call has a tensor that Python converts before a kernel takes it.
 bool has_what_is_converted(const Spec &spec, int64_t n_k) {
   constexpr DLDataType kFloat32{.code = kDLFloat, .bits = 32, .lanes = 1};
   if (spec.has(Field::sinks)) {

@@ -1,4 +1,5 @@
-// What one call computes, as Python passes it: `AttentionSpec` of flashsmith/ops/spec.py.
+// The specification of what a call computes, as Python passes it: `AttentionSpec` of
+// flashsmith/ops/spec.py.
 #pragma once
 
 #include <tvm/ffi/container/array.h>
@@ -13,7 +14,7 @@
 
 namespace flashsmith {
 
-// Its fields, in order.
+// The fields, in order.
 enum class Field : int {
   causal,
   softmax_scale,
@@ -48,22 +49,24 @@ inline constexpr std::array kFieldNames = {
     "rng_state",    "q_scale",       "k_scale",     "v_scale"};
 static_assert(kFieldNames.size() == static_cast<size_t>(Field::v_scale) + 1);
 
-// What has a value of its type, or none: a bool is no number, a number of another type no float.
+// These return a value of their type, or none: a bool is no number, and a number of another type is
+// no float.
 std::optional<tvm::ffi::TensorView> tensor_of(tvm::ffi::AnyView given);
 std::optional<double> number_of(tvm::ffi::AnyView given);
 std::optional<int64_t> integer_of(tvm::ffi::AnyView given);
 std::optional<bool> flag_of(tvm::ffi::AnyView given);
 
-// A softmax_scale; None: 1 / sqrt(d_head). None for what Python refuses.
+// Returns a softmax_scale; for None, 1 / sqrt(d_head). Returns none for a value that Python
+// refuses.
 std::optional<double> scale_of(tvm::ffi::AnyView given, int64_t d_head);
 
-// A softcap, 0 for none. None for what Python refuses.
+// Returns a softcap, where 0 is no cap. Returns none for a value that Python refuses.
 std::optional<double> softcap_of(tvm::ffi::AnyView given);
 
-// The sides of a window, (left, right). None for what Python refuses.
+// Returns the sides of a window, (left, right). Returns none for a value that Python refuses.
 std::optional<std::array<int64_t, 2>> window_of(tvm::ffi::AnyView given);
 
-// A call's fields, one by one; or the first two alone, where the others have their default values.
+// The fields of a call, one by one; or only the first two, if the others have their default values.
 class Spec {
   tvm::ffi::PackedArgs given_;
 
@@ -81,18 +84,19 @@ class Spec {
   bool is_short() const { return given_.size() == 2; }
 };
 
-// What a specification comes to for a call on q and k, as `resolve` of flashsmith/ops/spec.py says.
+// The resolved specification of a call on q and k, like `resolve` of flashsmith/ops/spec.py.
 struct ResolvedSpec {
   Numbers numbers;
-  int64_t batch = 0, n_q = 0, n_k = 0;  // sequences, and the maximum of the rows that one has
-  uint32_t features = 0;                // what tells its kernels apart, a bit each
+  int64_t batch = 0, n_q = 0, n_k = 0;  // sequences, and their max lengths
+  uint32_t features = 0;                // the features that distinguish kernels, a bit each
 
-  // None: Python has to look at the call, because of what it asks for or because it refuses it.
+  // Returns none if Python has to look at the call, either to make it or to refuse it.
   static std::optional<ResolvedSpec> of(const Spec &spec, const tvm::ffi::TensorView &q,
                                         const tvm::ffi::TensorView &k);
 };
 
-// Writes a call's extras, in order, to `to`, or the numbers among them; returns what follows.
+// These write a call's extras, in order, or the numbers among them, to `to`, and return the place
+// behind them.
 tvm::ffi::AnyView *put_extras(const Spec &spec, const Numbers &numbers, tvm::ffi::AnyView *to);
 tvm::ffi::AnyView *put_numbers(const Numbers &numbers, tvm::ffi::AnyView *to);
 

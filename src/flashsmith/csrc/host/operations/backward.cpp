@@ -1,4 +1,4 @@
-// What can be done with a backward kernel.
+// The operations of a backward kernel.
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/error.h>
 
@@ -26,7 +26,7 @@ BackwardTensors tensors_of(const Call &call) {
   return BackwardTensors(tensors_of<kBackwardArguments.size()>(call));
 }
 
-// Gradients of what a variant does not have are not computed.
+// Checks that no gradient was requested that the variant does not have.
 void check_asked_for(const BackwardKernel &kernel, const BackwardTensors &tensors) {
   const auto check = [&](const char *name, const void *given, bool has, const char *needed) {
     if (!given || has) return;
@@ -50,11 +50,11 @@ Facts facts_of_call(const BackwardKernel &kernel, const Call &call) {
   return facts_of(kernel.plan(tensors, problem, num_sms));
 }
 
-// A call that the kernel took: the next one that looks the same is not checked again.
+// A call that the kernel has accepted: the next call with the same looks is not checked again.
 class AcceptedBackward {
   const BackwardKernel &kernel_;
   Looks looks_;
-  int64_t max_seqlen_q_;  // the number on which a plan depends
+  int64_t max_seqlen_q_;  // the only number that a plan depends on
   ForwardProblem problem_;
   Plan plan_;
 
@@ -75,9 +75,9 @@ class AcceptedBackward {
     return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
   }
 
-  // dq, dk and dv of a loss whose gradient by o is do, and by lse dlse; and dsinks and dbias, if
-  // they are not None. The workspace is allocated if none was given. Returns milliseconds if
-  // `timed`.
+  // Computes dq, dk and dv of a loss with gradient do with respect to o, and dlse with respect to
+  // lse; and dsinks and dbias, if they are not None. The workspace is allocated if none was passed.
+  // Returns milliseconds if `timed`.
   double run(BackwardTensors tensors, const Numbers &numbers, bool timed) const {
     if (plan_.launches.empty()) return 0;
     const OwnWorkspace own(plan_, tensors.workspace(), tensors.forward().q().device());
@@ -96,7 +96,8 @@ double backward(const BackwardKernel &kernel, bool timed, bool are_new, const Ca
   return AcceptedBackward(kernel, tensors, call.numbers()).run(tensors, call.numbers(), timed);
 }
 
-// Returns a function that makes calls: it takes what `backward` takes, but for whether to measure.
+// Returns a function that makes calls: it takes the arguments of `backward`, except whether to
+// measure.
 Function bind(const BackwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedBackward>>();
   return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *) {

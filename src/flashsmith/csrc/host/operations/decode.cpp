@@ -1,4 +1,4 @@
-// What can be done with a decode kernel.
+// The operations of a decode kernel.
 #include "host/check/decode.h"
 
 #include <tvm/ffi/any.h>
@@ -19,8 +19,8 @@ using tvm::ffi::Any;
 using tvm::ffi::Function;
 using tvm::ffi::PackedArgs;
 
-// Of DecodeNumbers, and of AppendNumbers; arguments of `append`, of which the last two are those of
-// every operation.
+// The numbers of DecodeNumbers and of AppendNumbers, and the arguments of `append`, of which the
+// last two belong to every operation.
 constexpr int kOwnNumbers = 3, kAppendNumbers = 2, kAppendTensors = kAppendOwn.size() + 2;
 
 DecodeNumbers own_of(PackedArgs arguments) {
@@ -41,7 +41,7 @@ DecodeTensors tensors_of(const DecodeNumbers &own, const Call &call) {
   return {tensors_of<kDecodeArguments.size()>(call), table_of(own)};
 }
 
-// New keys and values of a call, which go into the cache.
+// The new keys and values of a call, to be appended to the cache.
 struct AppendCall {
   AppendNumbers numbers;
   Call call;
@@ -69,7 +69,7 @@ double decode(const DecodeKernel &kernel, bool timed, const DecodeNumbers &own, 
   return accepted.run(tensors, call.numbers(), timed);
 }
 
-// Puts k and v into the cache behind what it holds of each request.
+// Appends k and v to the keys and values that the cache holds of each request.
 void append(const DecodeKernel &kernel, const AppendCall &call) {
   const AppendTensors tensors = call.tensors();
   const AcceptedAppend accepted(kernel, tensors);
@@ -77,10 +77,10 @@ void append(const DecodeKernel &kernel, const AppendCall &call) {
   accepted.run(tensors, call.numbers);
 }
 
-// Returns a function that makes calls, and whether it did: only for want of counters or workspace
-// it does not. It takes the stream that these are kept for (host/workspace.h), what `append` does
-// if the calls append, then what `decode` takes behind DecodeNumbers. All checks of a call come
-// before its first launch: the cache stays as it was where one fails.
+// Returns a function that makes a call and returns true, or returns false if counters or workspace
+// are missing. It takes the stream that these are kept for (host/workspace.h), the arguments of
+// `append` if the calls append, then those of `decode` behind DecodeNumbers. All checks of a call
+// come before its first launch, so that the cache stays unchanged if one fails.
 Function bind(const DecodeKernel &kernel, bool appends, const DecodeNumbers &own) {
   const auto last = std::make_shared<LastAccepted<AcceptedDecode>>();
   const auto last_append = std::make_shared<LastAccepted<AcceptedAppend>>();

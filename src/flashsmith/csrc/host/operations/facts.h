@@ -1,4 +1,4 @@
-// What Python is told of a plan.
+// The facts of a plan for Python.
 #pragma once
 
 #include <tvm/ffi/any.h>
@@ -11,7 +11,7 @@ namespace flashsmith {
 
 using Facts = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::Any>;
 
-// Its launches, and its workspace.
+// Returns the launches and the workspace of a plan.
 Facts facts_of(const Plan &plan);
 
 }  // namespace flashsmith

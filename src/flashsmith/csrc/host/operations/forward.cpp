@@ -1,4 +1,4 @@
-// What can be done with a forward kernel.
+// The operations of a forward kernel.
 #include <tvm/ffi/any.h>
 
 #include <memory>
@@ -29,16 +29,17 @@ Facts facts_of_call(const ForwardKernel &kernel, const Call &call) {
   return facts_of(kernel.plan(problem, num_sms_of(tensors.q().device())));
 }
 
-// o = softmax(q k^T * softmax_scale) v, with what the kernel's variant does besides; and lse if it
-// is not None. Returns milliseconds if `timed`.
+// Computes o = softmax(q k^T * softmax_scale) v, with the features of the kernel's variant; and lse
+// if it is not None. Returns milliseconds if `timed`.
 double forward(const ForwardKernel &kernel, bool timed, const Call &call) {
   const ForwardTensors tensors = tensors_of(call);
   const AcceptedForward accepted(kernel, tensors, call.numbers());
   return accepted.run(tensors, call.numbers(), timed);
 }
 
-// Returns a function that makes calls, and whether it did: only for want of zeros it does not. It
-// takes the stream that the workspace is kept for (host/workspace.h), then what `forward` takes.
+// Returns a function that makes a call and returns true, or returns false if zeros are missing. It
+// takes the stream that the workspace is kept for (host/workspace.h), then the arguments of
+// `forward`.
 Function bind(const ForwardKernel &kernel) {
   const auto last = std::make_shared<LastAccepted<AcceptedForward>>();
   return Function::FromPacked([&kernel, last](PackedArgs arguments, Any *done) {

@@ -1,38 +1,40 @@
-// What the kernels of the operation `backward` are told of a call, beside what those of `forward`
-// are: ProblemArgs with O and lse, which are read here.
+// The arguments of a call that the kernels of the operation `backward` take beside ProblemArgs,
+// whose O and lse they read.
 #pragma once
 
 #include "flashsmith/params.h"
 
 namespace flashsmith {
 
-// Row statistics, dQ's sums and blocks of queries are in blocks of so many rows of a sequence.
+// Row statistics, FP32 accumulators of dQ and blocks of queries all have this number of rows of a
+// sequence.
 constexpr int kStatisticsRows = 64;
 
 struct GradientArgs {
   const void *__restrict__ dO;  // (batch, seq_len_q, n_heads, d_v)
   TensorStrides dO_strides;
   const float *__restrict__ dlse;  // (batch, n_heads, seq_len_q), or null
-  void *dQ, *dK, *dV;              // laid out as Q, K and V, by strides of their own
+  void *dQ, *dK, *dV;              // in the layouts of Q, K and V, with separate strides
   TensorStrides dQ_strides, dK_strides, dV_strides;
-  float *__restrict__ dsinks;  // of heads, or null
+  float *__restrict__ dsinks;  // (n_heads), or null
   void *__restrict__ dbias;    // (batch, n_heads, seq_len_q, seq_len_k), contiguous, or null
 
-  // The workspace (attention/row_statistics.cuh). `sums`: dQ in fp32 where blocks of keys add to
-  // it, in blocks of kStatisticsRows * d_head; else null. `summed`: where they add in order, how
-  // many blocks of keys, from the first on, have had their turn at each part of a block's sums.
+  // The workspace (attention/row_statistics.cuh). `sums` accumulates dQ in FP32, in blocks of
+  // kStatisticsRows * d_head, where blocks of keys add to it in memory; else it is null. `summed`
+  // counts, for each part of a block of `sums`, the blocks of keys (from the first on) that have
+  // added their share; it is used where they add in order.
   float *statistics;
   float *sums;
   uint32_t *summed;
-  // How many tiles blocks have drawn from the queue (key_tile_queue.cuh): 0 after the statistics.
-  // Null: they draw none.
+  // The number of tiles that thread blocks have drawn from the queue (key_tile_queue.cuh); the
+  // kernel of the row statistics sets it to 0. Null: tiles are not drawn from a queue.
   uint32_t *queue;
-  // Blocks of rows of a head: all, and those of one entry of the tensors' batch; and whether
-  // sequences share one entry.
+  // The number of blocks of rows that a head has in all, and in one batch entry of the tensors; and
+  // whether all sequences lie in one batch entry.
   int all_statistics_blocks, n_statistics_blocks;
   bool packed_q;
-  bool clears_unused;   // gradients of rows that no sequence has become 0
-  float softmax_scale;  // factor of dQ and dK, beside that of scores
+  bool clears_unused;   // writes 0 into gradients of rows that no sequence has
+  float softmax_scale;  // factor of dQ and dK
 };
 
 }  // namespace flashsmith

@@ -1,14 +1,13 @@
-// The kernels of the sm80 family as host and device see them: configuration (how), arguments and
-// sizes of a launch.
+// The sm80 forward as host and device see it: configuration, kernel arguments and launch sizes.
 #pragma once
 
 #include "flashsmith/params.h"
 
 namespace flashsmith {
 
-// One point of the configuration space of the sm80 family. Same fields, in the same order, as the
-// Python class of this name; ordered, so that it can be the key of a map. The fields are described
-// in docs/knobs.md.
+// One point of the configuration space of the sm80 family. The fields, in this order, are those of
+// the Python class of this name, and are described in docs/knobs.md. The struct is ordered, so that
+// it can be the key of a map.
 struct FlashForwardKernelConfig {
   ScalarType dtype;
   int d_head;
@@ -18,7 +17,7 @@ struct FlashForwardKernelConfig {
   bool async_copy;
   bool eager_load_blocks;
   bool swizzled;
-  // The Python class calls these three fields ..._K_tiles: both names are the documented ones.
+  // The Python class calls these three fields ..._K_tiles: both names are documented.
   int Q_mma_load_K_fragments;
   int K_mma_load_K_fragments;
   int V_mma_load_K_fragments;
@@ -42,7 +41,7 @@ constexpr int threads_per_block(const FlashForwardKernelConfig &cfg) {
   return cfg.n_warps * kWarpSize;
 }
 
-// One tile each of Q, K and V; O leaves through Q's.
+// Shared memory holds one tile each of Q, K and V; O is stored through Q's tile.
 constexpr int shared_memory_bytes(const FlashForwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2;
   return (cfg.B_r + 2 * cfg.B_c) * cfg.d_head * kElementBytes;

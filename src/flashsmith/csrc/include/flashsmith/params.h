@@ -1,5 +1,6 @@
-// What host and device share, whichever the family: a kernel's variant (what it computes), and what
-// it is told of a call. Framework-free and light: every generated translation unit includes it.
+// The types that host and device share in every family: a kernel's variant (what it computes), and
+// the arguments of a call. This header needs no framework and is light, because every generated
+// translation unit includes it.
 #pragma once
 
 #include <compare>
@@ -7,23 +8,23 @@
 
 namespace flashsmith {
 
-// Numbered as torch's c10::ScalarType, so that a demangled kernel name reads the same.
+// The numbers are those of torch's c10::ScalarType, so that a demangled kernel name reads the same.
 enum class ScalarType : int8_t { Half = 5, BFloat16 = 15, Float8_e4m3fn = 24 };
 
-// What a kernel computes, apart from how. The default is plain full attention. How far bounds lie,
-// caps, slopes and the like are arguments of a call.
+// A variant is what a kernel computes, apart from how. The default is plain full attention. Bounds,
+// caps and slopes are arguments of a call.
 struct Variant {
   bool causal = false;   // queries see no keys ahead of a bound
-  bool window = false;   // nor behind one
+  bool window = false;   // queries see no keys behind a bound
   bool softcap = false;  // scores pass through cap * tanh(score / cap)
-  bool alibi = false;    // and lose slope * distance
-  bool bias = false;     // a tensor is added to them
+  bool alibi = false;    // slope * distance is subtracted from scores
+  bool bias = false;     // a tensor is added to scores
   bool sinks = false;    // each head has one more logit, whose value is zero
-  bool varlen = false;   // the entries of the batch have lengths of their own, on the device
-  bool padded = false;   // rows of the tensors are shorter than the configuration's d_head
-  int64_t score = 0;     // the hash of the user's functions; 0: none
-  bool dropout = false;  // some weights are dropped, at random
-  bool paged = false;    // K and V lie in pages, which a table lists
+  bool varlen = false;   // batch entries have different lengths, on the device
+  bool padded = false;   // rows of the tensors are shorter than d_head of the configuration
+  int64_t score = 0;     // hash of the user's functions; 0: none
+  bool dropout = false;  // random weights are dropped
+  bool paged = false;    // K and V lie in pages, which a page table lists
 
   constexpr auto operator<=>(const Variant &) const = default;
 };
@@ -33,35 +34,35 @@ struct TensorStrides {
   int64_t batch, seq, head;
 };
 
-// Where masks and ALiBi measure from. Of a query, the diagonal is the key beside it: that of the
-// same index from the end (bottom-right aligned), or from the beginning (top-left).
+// The band that masks and ALiBi measure from. The diagonal of a query is the key with the same
+// index, counted from the end (bottom-right aligned) or from the beginning (top-left).
 struct Band {
-  int diagonal;  // that of query 0
+  int diagonal;  // of query 0
   bool top_left;
   int ahead, behind;  // queries see keys from diagonal - behind to diagonal + ahead
 };
 
-// What is done to a score, in this order: scaled, capped, less slope * distance, plus bias.
+// The changes of a score, in this order: scale, cap, minus slope * distance, plus bias.
 struct ScoreArgs {
   float scale;
   float cap, inverse_cap;
-  const float *__restrict__ alibi_slopes;  // of heads, alibi_batch_stride elements apart by batch
+  const float *__restrict__ alibi_slopes;  // (n_heads), batches alibi_batch_stride elements apart
   int64_t alibi_batch_stride;
-  const void *__restrict__ bias;  // (batch, n_heads, seq_len_q, seq_len_k), some of them repeated
+  const void *__restrict__ bias;  // (batch, n_heads, seq_len_q, seq_len_k); stride 0 broadcasts
   int64_t bias_batch_stride, bias_head_stride, bias_row_stride;
-  const float *__restrict__ sinks;  // of heads
+  const float *__restrict__ sinks;  // (n_heads)
 };
 
-// Where sequences of their own lengths begin and end; each may be null. With cu_seqlens all rows of
-// a tensor are one after the other, in entry 0 of its batch.
+// Begin and length of varlen sequences; each pointer may be null. With cu_seqlens the sequences are
+// packed one after the other in batch entry 0 of a tensor.
 struct VarlenArgs {
-  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // batch + 1 offsets
-  const int32_t *__restrict__ seqused_q, *__restrict__ seqused_k;        // batch lengths
-  int rows_q, rows_k;  // of one entry of the tensors' batch
+  const int32_t *__restrict__ cu_seqlens_q, *__restrict__ cu_seqlens_k;  // (batch + 1) offsets
+  const int32_t *__restrict__ seqused_q, *__restrict__ seqused_k;        // (batch) lengths
+  int rows_q, rows_k;  // rows of one batch entry of the tensors
 };
 
-// What numbers of 8 bits are to be multiplied with: one for all, for each head of K and V, or for
-// each of them in each entry of the batch, as strides say; null: 1.
+// The scale that FP8 values are multiplied with: one for all, one for each head of K and V, or one
+// for each head and batch entry, as the strides say; null: 1.
 struct Fp8Scale {
   const float *__restrict__ scale;
   int64_t batch_stride, head_stride;
@@ -76,38 +77,38 @@ struct ModBuffers {
   int stride[kMaxModBuffers][kMaxModDimensions];
 };
 
-// Which keys the user's mask may show to queries: from and before which key, for every so many rows
-// of each head. What lies between is for the mask itself to say.
+// The range of keys that the user's mask may show to queries: begin and end for every
+// rows_per_entry rows of each head. Between them the mask itself decides.
 struct KeyRanges {
   const int32_t *__restrict__ ends;  // (batch, n_heads, entries, 2); null: all keys
   int64_t batch_stride, head_stride;
   int entries, rows_per_entry;
 };
 
-// Which weights are dropped (attention/dropout.cuh).
+// The weights to drop (attention/dropout.cuh).
 struct DropoutArgs {
-  const int64_t *__restrict__ rng_state;  // a seed and an offset, on the device
-  uint32_t bounds;  // in either half: a random number below it, of 2^15, drops its weight
-  float scale;      // of the weights that are kept
+  const int64_t *__restrict__ rng_state;  // seed and offset, on the device
+  uint32_t bounds;  // in each half: 15-bit random numbers below it drop their weights
+  float scale;      // factor of the weights that are kept
 };
 
-// What the kernels of every family are told of a call.
+// The arguments of a call that the kernels of every family take.
 struct ProblemArgs {
   void *__restrict__ O;  // (batch, seq_len_q, n_heads, d_head)
   TensorStrides O_strides;
   float *__restrict__ lse;  // (batch, n_heads, seq_len_q), or null; natural logarithm
-  uint32_t *queue;          // the workspace, or null
+  uint32_t *queue;          // a counter in the workspace, or null
   int batch, n_heads, n_heads_kv;
   int seq_len_q, seq_len_k;
-  // As the family's configuration divides seq_len_q; of sequences of their own lengths, how many
-  // entries their table of tiles has room for.
+  // The number of blocks of seq_len_q; for varlen sequences, the room of their tile table in
+  // entries.
   int n_Q_blocks;
-  float softmax_scale_log2;  // what scores are multiplied with for a softmax in base 2
+  float softmax_scale_log2;  // factor of scores for a softmax in base 2
   Band band;
   int d_qk, d_v;  // elements of a row of Q and K, and of V and O
   ScoreArgs score;
   VarlenArgs varlen;
-  uint32_t *tiles;  // of sequences with lengths of their own: a table in the workspace
+  uint32_t *tiles;  // varlen: the tile table, in the workspace
   ModBuffers mod_buffers;
   KeyRanges key_ranges;
   DropoutArgs dropout;

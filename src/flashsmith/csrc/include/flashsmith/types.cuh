@@ -1,4 +1,4 @@
-// The element types. Storage only: arithmetic happens in fp32 registers and in the tensor
+// The element types are for storage only: arithmetic happens in FP32 registers and in the tensor
 // cores.
 #pragma once
 
@@ -17,7 +17,8 @@ struct bfloat16_t {
   uint16_t bits;
 };
 
-// 8 bits: one of sign, four of exponent, three of mantissa. No infinity; all ones are NaN.
+// FP8 e4m3: one bit of sign, four of exponent, three of mantissa. It has no infinity; all ones are
+// NaN.
 struct e4m3_t {
   uint8_t bits;
 };

@@ -22,10 +22,10 @@ def apply_rotary(
     inplace: bool = False,
     conjugate: bool = False,
 ) -> torch.Tensor:
-    """``flash_attn.layers.rotary.apply_rotary_emb``, with its arguments in another order.
+    """Computes ``flash_attn.layers.rotary.apply_rotary_emb``, with arguments in another order.
 
     Args:
-        conjugate: Rows are rotated by the negative angles, which undoes the rotation.
+        conjugate: Whether rows are rotated by the negative angles, which undoes the rotation.
     """
     check_flags(interleaved=interleaved, inplace=inplace, conjugate=conjugate)
     _check_rows(x, cos, sin, cu_seqlens, max_seqlen)
@@ -45,7 +45,7 @@ def apply_rotary(
 def _turned(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
-    """Pairs (a, b) as (a cos - b sin, a sin + b cos), in float32."""
+    """Returns pairs (a, b) as (a cos - b sin, a sin + b cos), in float32."""
     a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
     pair = a * cos - b * sin, a * sin + b * cos
     return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
@@ -54,7 +54,8 @@ def _turned(
 def _positions(
     x: torch.Tensor, seqlen_offsets: int | torch.Tensor, cu_seqlens: torch.Tensor | None
 ) -> torch.Tensor:
-    """Returns each row's position, (batch or 1, seqlen) or packed (total,); -1: of no sequence."""
+    """Returns each row's position, (batch or 1, seqlen) or packed (total,); -1 outside all
+    sequences."""
     batch = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
     offsets = _offsets(seqlen_offsets, batch, x.device)
     if cu_seqlens is None:
@@ -68,7 +69,7 @@ def _positions(
 
 
 def _offsets(seqlen_offsets: int | torch.Tensor, batch: int, device: torch.device) -> torch.Tensor:
-    """(batch,), or (1,) for all. Raises TypeError, ValueError: they are none."""
+    """Returns the offsets, (batch,), or (1,) for all. Raises TypeError or ValueError if invalid."""
     if not isinstance(seqlen_offsets, torch.Tensor):
         if type(seqlen_offsets) is not int:
             kind = type(seqlen_offsets).__name__
@@ -124,7 +125,7 @@ def _check_reach(
     cu_seqlens: torch.Tensor | None,
     max_seqlen: int | None,
 ) -> None:
-    """Raises ValueError for positions beyond cos that are known without a look at a device."""
+    """Raises ValueError for positions beyond cos that are known without reading device memory."""
     longest = x.shape[1] if cu_seqlens is None else max_seqlen or 0
     if isinstance(seqlen_offsets, int):
         longest += seqlen_offsets

@@ -1,10 +1,10 @@
-// Which blocks of K and V rows of Q visit, and which of them need a mask.
+// The blocks of K and V that rows of Q visit, and the blocks among them that need a mask.
 //
-// Blocks are visited from the last to the first. Of those a tile sees, some at the end are cut by
-// bounds ahead and by the sequence's end, some at the beginning by bounds behind:
+// Blocks are visited from the last to the first. Bounds ahead and the sequence's end cut some
+// blocks at the end of a tile's range, bounds behind cut some at the beginning:
 //
-//     begin        unmasked_from      masked_from         end
-//       | masked ... | no mask ......... | masked ......... |
+//    begin        unmasked_from      masked_from         end
+//      | masked ... | no mask ......... | masked ......... |
 #pragma once
 
 #include "flashsmith/attention/mask.cuh"
@@ -12,8 +12,8 @@
 
 namespace flashsmith {
 
-// One past the last block that the rows before `row_end` see; at least one, so that every tile is
-// alike.
+// Returns one past the last block that the rows before `row_end` see. It is at least 1, so that no
+// tile is a special case.
 template <typename Traits>
 FLASHSMITH_DEVICE int KV_blocks_end(const ProblemArgs &problem,
                                     const typename Traits::Sequence &sequence, int row_end) {
@@ -22,7 +22,8 @@ FLASHSMITH_DEVICE int KV_blocks_end(const ProblemArgs &problem,
   return blocks > 1 ? blocks : 1;
 }
 
-// The first block that the rows from `row` on see; before `end`, so that every tile has one.
+// Returns the first block that the rows from `row` on see. It is before `end`, so that every tile
+// visits a block.
 template <typename Traits>
 FLASHSMITH_DEVICE int KV_blocks_begin(const ProblemArgs &problem,
                                       const typename Traits::Sequence &sequence, int row, int end) {
@@ -31,7 +32,7 @@ FLASHSMITH_DEVICE int KV_blocks_begin(const ProblemArgs &problem,
   return block < end ? block : end - 1;
 }
 
-// The ranges of keys of the rows from `row` to before `row_end`, joined.
+// The union of the user's key ranges of the rows from `row` to before `row_end`.
 struct JoinedRanges {
   int begin = 1 << 30, end = 0;
 
@@ -48,8 +49,9 @@ struct JoinedRanges {
   }
 };
 
-// What the user's ranges leave of the blocks of rows from `row` to before `row_end`: one past the
-// last, of those before `end`; and the first, of those from `begin` on. There is always one.
+// These two narrow the blocks of the rows from `row` to before `row_end` to the user's key ranges:
+// ranged_end returns one past the last block, at most `end`, and ranged_begin the first block, at
+// least `begin`. One block always remains.
 template <typename Traits>
 FLASHSMITH_DEVICE int ranged_end(const ProblemArgs &problem, const Head &head, int row, int row_end,
                                  int end) {
@@ -70,10 +72,10 @@ FLASHSMITH_DEVICE int ranged_begin(const ProblemArgs &problem, const Head &head,
   return first < end ? first : end - 1;
 }
 
-// The first of the blocks that the rows from `row` on visit with a mask: it holds the last key that
+// Returns the first block that the rows from `row` on visit with a mask: it holds the last key that
 // the first row sees, or keys beyond the sequence. Until a row has seen a key its R is -inf, which
-// only a masked step knows, so the block is among them even if all rows see all of it; and so is
-// every block of scores that may be -inf by themselves.
+// only a masked step handles, so the block gets a mask even if all rows see all of it. If scores
+// may become -inf by themselves, every block gets one.
 template <typename Traits>
 FLASHSMITH_DEVICE int masked_from(const ProblemArgs &problem,
                                   const typename Traits::Sequence &sequence, int row) {
@@ -82,7 +84,7 @@ FLASHSMITH_DEVICE int masked_from(const ProblemArgs &problem,
   return keys > 0 ? keys / Traits::B_c : 0;
 }
 
-// The first block that no bound behind cuts for the rows before `row_end`.
+// Returns the first block that no bound behind cuts for the rows before `row_end`.
 template <typename Traits>
 FLASHSMITH_DEVICE int unmasked_from(const ProblemArgs &problem,
                                     const typename Traits::Sequence &sequence, int row_end) {

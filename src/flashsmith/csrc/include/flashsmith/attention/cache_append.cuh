@@ -1,8 +1,8 @@
-// New keys and values on their way into a cache, and rotary embedding: elements of a row are taken
-// in pairs, each of which is turned by an angle that grows with the row's position.
+// Appends new keys and values to a KV cache, with rotary embedding: pairs of elements of a row are
+// rotated by an angle that grows with the row's position.
 //
-// A thread moves one chunk of a row. Pairs are neighbours in it, or lie in two chunks, of which the
-// thread reads both and writes one.
+// A thread moves one chunk of a row. The two elements of a pair are neighbours in it, or lie in two
+// chunks, of which the thread reads both and writes one.
 #pragma once
 
 #include "flashsmith/attention/decode_sequence.cuh"
@@ -11,7 +11,7 @@
 
 namespace flashsmith {
 
-// Grid: a thread for every chunk of new rows of K and V, and of Q if it is turned, at least. Block:
+// Grid: at least a thread for every chunk of new rows of K and V, and of Q if it is rotated. Block:
 // kAppendThreads.
 template <typename Traits>
 class CacheAppend {
@@ -22,7 +22,7 @@ class CacheAppend {
   const AppendArgs &append_;
   const DecodeProblem &problem_;
 
-  // A row of a tensor: of which request, which of its rows, of which head.
+  // A chunk of a row: its request, its row in the request, and its head.
   struct Row {
     int batch, row, head, chunk;
     bool there;
@@ -59,7 +59,7 @@ class CacheAppend {
             .there = true};
   }
 
-  // Rows of a request that are in use already.
+  // Returns the number of rows that a request has in the cache already.
   FLASHSMITH_DEVICE int used(int batch) const {
     const int n = ptx::thread_load_global(problem_.varlen.seqused_k + batch);
     const int maximum = problem_.cache.rows;
@@ -70,14 +70,14 @@ class CacheAppend {
     return row.batch * strides.batch + row.row * strides.seq + row.head * strides.head;
   }
 
-  // A new row goes behind those in use, if there is room.
+  // Stores a new row behind those in use, if there is room.
   FLASHSMITH_DEVICE void put(const Row &row, const NewRows &of, int rotary_dim) const {
     const int position = row.there ? used(row.batch) + row.row : 0;
     CachePlace place{-1, 0};
     if (row.there && position < problem_.cache.rows) {
       place = DecodeSequence(problem_, row.batch).place_of_row(position);
     }
-    const bool has_room = place.entry >= 0;  // else there may be no angle of its position, either
+    const bool has_room = place.entry >= 0;  // without room there may be no angle for the position
     const ptx::Chunk chunk = turned(static_cast<const value_t *>(of.rows) + offset(of.strides, row),
                                     row.chunk, position, rotary_dim, has_room);
     cache_t *destination = static_cast<cache_t *>(of.cache) + place.entry * of.cache_strides.batch +
@@ -92,8 +92,8 @@ class CacheAppend {
     }
   }
 
-  // What 16 bits hold of a row, turned, is divided and rounded once more. By a division: a product
-  // with the inverse may be another number.
+  // Divides a rotated chunk of 16-bit elements by the scale, and rounds it once more. It divides
+  // because a product with the reciprocal can round differently.
   static FLASHSMITH_DEVICE void store_e4m3(bool active, cache_t *destination,
                                            const ptx::Chunk &chunk, float scale) {
     Elements x;
@@ -122,11 +122,11 @@ class CacheAppend {
     ptx::store_global_16_if(row.there, destination + row.chunk * kAppendChunk, chunk);
   }
 
-  // A chunk of a row, turned where it is among the first rotary_dim elements.
+  // Returns a chunk of a row, rotated if it is among the first rotary_dim elements.
   FLASHSMITH_DEVICE ptx::Chunk turned(const value_t *row, int chunk, int position, int rotary_dim,
                                       bool there) const {
     const bool turns = there && chunk * kAppendChunk < rotary_dim;
-    const int half = rotary_dim / 2 / kAppendChunk;  // chunks
+    const int half = rotary_dim / 2 / kAppendChunk;  // in chunks
     const bool first = chunk < half;
     const int partner = first ? chunk + half : chunk - half;
     const ptx::Chunk own = ptx::load_global_16_or_zero(row + chunk * kAppendChunk, there);

@@ -1,5 +1,5 @@
-// The kernel that adds up what splits of work tiles have stored, in the order of the keys: many
-// blocks a work tile, because one would wait long for so much memory.
+// The combine kernel adds the partial results of work tiles in the order of the keys. A work tile
+// gets many blocks, because a single one would wait long to read that much memory.
 #pragma once
 
 #include "flashsmith/attention/partial_results.cuh"
@@ -9,14 +9,14 @@
 
 namespace flashsmith {
 
-// Grid: for each place that SplitTiles has, as many blocks as a work tile's rows take. Block:
-// kCombineThreads: SplitArgs::combine_groups of threads take every so many-th split of the same
-// chunks of rows. Dynamic shared memory: ThreadPartials of all threads.
+// Grid: (places of SplitTiles, blocks for the rows of a work tile). Block: kCombineThreads, in
+// SplitArgs::combine_groups groups; group g takes every combine_groups-th split, from split g on,
+// of the same chunks of rows. Dynamic shared memory: ThreadPartials of all threads.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(const __grid_constant__ Args args) {
   constexpr int kRowChunks = Traits::d_head / kPartialChunk;
-  constexpr int kSplitsAtOnce = 8;  // whoever combines waits for memory
+  constexpr int kSplitsAtOnce = 8;  // loads in flight, to hide the latency of memory
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   const KeySplit split = SplitTiles(args.problem.split).get(ptx::block_index_x());
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int group = ptx::thread_index() / n;
   const int i = ptx::block_index_y() * n + ptx::thread_index() % n;
   const int row = i / kRowChunks, chunk = i % kRowChunks;
-  // Warps are whole: some of their lanes may be behind the rows that are there.
+  // Whole warps take part; some of their lanes may be beyond the last row.
   const bool here = i / kWarpSize * kWarpSize < sums.rows().count() * kRowChunks;
   PartialResult own;
   if (here) own = sums.template combined<kSplitsAtOnce>(row, chunk, group, groups);

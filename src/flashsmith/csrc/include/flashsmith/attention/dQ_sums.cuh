@@ -1,6 +1,6 @@
-// dQ where blocks of keys add to it in FP32 in global memory, and on its way from there to its
-// tensor. A block of kStatisticsRows queries lies as fragments of four warps do, each of 16 rows:
-// chunk i has columns 8 i to 8 i + 7, four elements a thread.
+// dQ where blocks of keys add to it in FP32 in global memory, and its conversion to the tensor. A
+// block of kStatisticsRows queries is stored as fragments of four warps, 16 rows each: chunk i has
+// columns 8 i to 8 i + 7, four elements a thread.
 #pragma once
 
 #include "flashsmith/attention/gradient_rows.cuh"
@@ -10,9 +10,9 @@ namespace flashsmith {
 
 constexpr int kSumsThreads = kStatisticsRows / kFragmentRows * kWarpSize;
 
-// Where a thread's word of a chunk lies. Bulk copies of whole fragments, and threads that add four
-// words at a time, want a thread's words side by side; where a warp adds words by themselves, it
-// wants its 32 in a line.
+// Returns the index of a thread's word of a chunk. Bulk copies of whole fragments, and threads that
+// add four words at a time, need a thread's four words side by side; a warp that adds single words
+// needs its 32 words side by side.
 template <bool kWordsTogether>
 FLASHSMITH_DEVICE int sums_place(int chunk, int thread, int word) {
   constexpr int kWords = 4;
@@ -20,7 +20,8 @@ FLASHSMITH_DEVICE int sums_place(int chunk, int thread, int word) {
   return (chunk * kWords + word) * kSumsThreads + thread;
 }
 
-// Adds a thread's words of a chunk, by themselves. All lanes of a warp do.
+// Adds a thread's words of a chunk. Every word is an atomic addition; all lanes of a warp call
+// this.
 template <bool kWordsTogether>
 FLASHSMITH_DEVICE void add_to_sums(float *sums, int chunk, int thread, const float (&words)[4]) {
   if constexpr (kWordsTogether) {
@@ -47,7 +48,7 @@ FLASHSMITH_DEVICE void load_sums(float *words, const float *sums, int chunk, int
   }
 }
 
-// Rows of dQ, of a head and from a row of the sequence on.
+// Returns the rows of a head of dQ from `row` of the sequence on.
 template <typename Traits, typename Args>
 FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
     const Args &args, const typename Traits::Sequence &sequence, int head, int row) {
@@ -59,8 +60,8 @@ FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
           strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};
 }
 
-// dQ of a block of queries from sums in any order. Grid: (blocks of kStatisticsRows of the longest
-// sequence, n_heads, batch). Block: kSumsThreads.
+// Converts the FP32 sums of a block of queries, added in any order, to dQ. Grid: (blocks of
+// kStatisticsRows of the longest sequence, n_heads, batch). Block: kSumsThreads.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kSumsThreads)
     dQ_conversion_kernel(const __grid_constant__ Args args) {

@@ -1,5 +1,5 @@
-// The rows of Q of a work tile: the heads that share a head of the cache side by side, query by
-// query.
+// The packed GQA rows of a work tile: query by query, the heads of Q that share a head of the cache
+// side by side.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -9,7 +9,7 @@ namespace flashsmith {
 template <typename Traits>
 class DecodeRows {
   const DecodeProblem &problem_;
-  const int group_, head_, first_;  // heads of Q to one of the cache; its first; first packed row
+  const int group_, head_, first_;  // heads of Q for a head of the cache; first of them; first row
 
  public:
   FLASHSMITH_DEVICE DecodeRows(const DecodeProblem &problem, const KeySplit &split)
@@ -25,7 +25,7 @@ class DecodeRows {
   FLASHSMITH_DEVICE int query(int row) const { return (first_ + row) / group_; }
   FLASHSMITH_DEVICE int head(int row) const { return head_ + (first_ + row) % group_; }
 
-  // Where a row's elements lie in a tensor of such strides.
+  // Returns the offset of a row in a tensor with these strides.
   FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, int batch, int row) const {
     return batch * strides.batch + query(row) * strides.seq + head(row) * strides.head;
   }

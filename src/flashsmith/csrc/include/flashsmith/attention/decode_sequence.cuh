@@ -1,4 +1,4 @@
-// How many keys a request has in a cache, and where each of them lies.
+// The number of keys that a request has in a KV cache, and the place of each of them.
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -6,13 +6,14 @@
 
 namespace flashsmith {
 
-// A key's row of an entry, or page, of the cache; an entry below 0: there is none to be read.
+// A key's slot, or page, of the cache and its row there. A negative entry means that there is none
+// to read.
 struct CachePlace {
   int entry, row;
 };
 
-// What the numbers on the device say beyond the tensors is cut off, so that nothing else is
-// touched.
+// Lengths, slots and pages come from the device, so they are clamped to the tensors: nothing else
+// is ever touched.
 class DecodeSequence {
   const DecodeProblem *problem_;
   int batch_, first_row_ = 0, length_;
@@ -20,7 +21,7 @@ class DecodeSequence {
  public:
   static constexpr bool kVarlen = true;
 
-  // The problem is one of a decode.
+  // The problem is a DecodeProblem.
   FLASHSMITH_DEVICE DecodeSequence(const ProblemArgs &problem, int batch)
       : problem_(&static_cast<const DecodeProblem &>(problem)), batch_(batch) {
     const int32_t *seqused = problem_->varlen.seqused_k, *leftpad = problem_->cache.leftpad;
@@ -41,14 +42,15 @@ class DecodeSequence {
   FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, first_row_}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 
-  // Of a key of the request, which the caller knows to have one. Loads from the table.
+  // Returns the place of a key, which must exist. With a page table, this loads from it.
   FLASHSMITH_DEVICE CachePlace place(int key) const { return place_of_row(first_row_ + key); }
 
-  // Of a row, padding counted.
+  // Returns the place of a row, counted with the left padding.
   FLASHSMITH_DEVICE CachePlace place_of_row(int row) const {
     const CacheArgs &cache = problem_->cache;
     if (cache.block_table != nullptr) {
-      // A division takes as long as twenty other instructions, and pages are seldom of odd sizes.
+      // A division takes as long as twenty other instructions, and page sizes are mostly powers of
+      // two.
       const int page = cache.page_shift < 0 ? row / cache.rows_per_entry : row >> cache.page_shift;
       const int32_t *table = cache.block_table + batch_ * cache.block_table_stride;
       return {checked(ptx::thread_load_global(table + page)), row - page * cache.rows_per_entry};
@@ -69,7 +71,7 @@ class DecodeSequence {
 };
 static_assert(SequencePolicy<DecodeSequence>);
 
-// Of a row of the request, which there is, in a head of the cache; null: 1.
+// Returns the scale of an existing row of the request in a head of the cache; null: 1.
 FLASHSMITH_DEVICE const float *scale_of_row(const Fp8Scale &of, const RowScales &rows, int batch,
                                             CachePlace place, int head) {
   if (of.scale == nullptr) return nullptr;

@@ -1,10 +1,9 @@
-// Which weights are dropped: a random number of each says so, which is a function of the call's
-// state, its entry of the batch, its head, its query and its key. Kernels of any family, forward
-// and backward, so drop the same ones. docs/dropout.md has the reasons.
+// Dropout: a random number decides whether a weight is dropped. It is a function of the call's RNG
+// state, the batch entry, the head, the query and the key, so that the kernels of every family,
+// forward and backward, drop the same weights. docs/dropout.md has the reasons.
 //
-// A number is one of the four that a cell has: those of queries q and q + 8 with keys k and k + 8,
-// which lie in one 16 by 16 block. A lane has whole cells, whether the rows of its fragment are
-// queries or keys.
+// A cell holds four random numbers: for queries q and q + 8 with keys k and k + 8, which lie in one
+// 16 by 16 block. A lane has whole cells, whether the rows of its fragment are queries or keys.
 #pragma once
 
 #include <concepts>
@@ -18,18 +17,19 @@
 
 namespace flashsmith {
 
-// The numbers of a cell: word h has those of query q + 8 h, in its lower half that of key k.
+// The random numbers of a cell: word h belongs to query q + 8 h, with key k in its lower half and
+// key k + 8 in its upper half.
 struct Cell {
   uint32_t word[2];
 };
 
-// kDrops: whether any are dropped.
+// `kDrops`: whether weights are dropped.
 template <typename T>
 concept DropoutPolicy = requires(const ProblemArgs &problem, const Head &head) {
   { T::kDrops } -> std::convertible_to<bool>;
-  T();                                  // of no head yet
-  T(problem, head);                     // of this head
-  { T()(0, 0) } -> std::same_as<Cell>;  // by its place among cells along queries, and along keys
+  T();                                  // without a head yet
+  T(problem, head);                     // for this head
+  { T()(0, 0) } -> std::same_as<Cell>;  // a cell, by its indices along queries and along keys
 };
 
 class NoDropout {
@@ -44,13 +44,13 @@ class NoDropout {
 static_assert(DropoutPolicy<NoDropout>);
 
 // Philox, by Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC '11), section 3.3:
-// 4x32 with ten rounds makes a head's key, 2x32 with seven the numbers of a cell.
+// 4x32 with ten rounds generates the key of a head, 2x32 with seven the numbers of a cell.
 constexpr uint32_t kHeadFactor0 = 0xd2511f53, kHeadFactor1 = 0xcd9e8d57, kCellFactor = 0xd256d193;
 constexpr uint32_t kKeyStep0 = 0x9e3779b9, kKeyStep1 = 0xbb67ae85;
 constexpr int kHeadRounds = 10, kCellRounds = 7;
 
 class WeightDropout {
-  uint32_t key_ = 0, first_ = 0;  // the head's key, and its first query's place in the counter
+  uint32_t key_ = 0, first_ = 0;  // the key of the head, and the counter of its first query
 
  public:
   static constexpr bool kDrops = true;
@@ -94,14 +94,13 @@ class WeightDropout {
 };
 static_assert(DropoutPolicy<WeightDropout>);
 
-// The one that a variant asks for.
 template <bool kDrops>
 using DropoutOf = std::conditional_t<kDrops, WeightDropout, NoDropout>;
 
-// The place among cells of a row or column that is one of the first eight of its 16.
+// Returns the index of the cell of a row or column that is among the first eight of its 16.
 FLASHSMITH_DEVICE int cell_of(int index) { return (index + index % kRowsPerHalf) / 2; }
 
-// Calls `decide(dropped, weight)` for the weights of a fragment. `row`, `column`: of the lane's
+// Calls `decide(dropped, weight)` for the weights of a fragment. `row` and `column` are the lane's
 // first element, in the sequence.
 template <typename Traits, RowsAre kRowsAre, int kElements, typename Decide>
 FLASHSMITH_DEVICE void for_each_weight(float (&P)[kElements], const ProblemArgs &problem,
@@ -109,7 +108,7 @@ FLASHSMITH_DEVICE void for_each_weight(float (&P)[kElements], const ProblemArgs 
                                        Decide decide) {
   if constexpr (!Traits::Dropout::kDrops) return;
   constexpr bool kQueries = kRowsAre == RowsAre::queries;
-  constexpr int kBlockElements = 8;  // of 16 columns, which are eight cells apart
+  constexpr int kBlockElements = 8;  // of 16 columns, which span eight cells
   const int row_cell = cell_of(row), first_cell = cell_of(column);
 #pragma unroll
   for (int i = 0; i < kElements / 4; i++) {
@@ -129,7 +128,7 @@ FLASHSMITH_DEVICE void for_each_weight(float (&P)[kElements], const ProblemArgs 
   }
 }
 
-// Drops weights of 16 queries. `row`, `column`: as above.
+// Drops weights of a fragment whose rows are queries. `row` and `column` as above.
 template <typename Traits>
 FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs &problem,
                                     const typename Traits::Dropout &dropout, int row, int column) {
@@ -138,7 +137,7 @@ FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs 
       [](bool dropped, float &weight) { weight = dropped ? 0.f : weight; });
 }
 
-// ---- the backward, which needs weights that are dropped, too: a minus sign marks them ----
+// ---- the backward needs the dropped weights, too: a minus sign marks them ----
 
 template <typename Traits, RowsAre kRowsAre, int kElements>
 FLASHSMITH_DEVICE void mark_dropped(float (&P)[kElements], const ProblemArgs &problem,
@@ -148,13 +147,14 @@ FLASHSMITH_DEVICE void mark_dropped(float (&P)[kElements], const ProblemArgs &pr
       [](bool dropped, float &weight) { ptx::negate_if(dropped, weight); });
 }
 
-// A weight, marked or not.
+// Returns a weight without its mark.
 template <typename Traits>
 FLASHSMITH_DEVICE float weight_of(float marked) {
   return Traits::Dropout::kDrops ? fabsf(marked) : marked;
 }
 
-// The gradient by a weight, of that by what the product with V has of it.
+// Returns the gradient with respect to a weight, from the gradient with respect to the weight as it
+// enters the product with V: times the scale if it was kept, 0 if it was dropped.
 template <typename Traits>
 FLASHSMITH_DEVICE float kept_gradient(float gradient, float marked, const ProblemArgs &problem) {
   if constexpr (!Traits::Dropout::kDrops) return gradient;
@@ -162,14 +162,14 @@ FLASHSMITH_DEVICE float kept_gradient(float gradient, float marked, const Proble
   return gradient * (half + copysignf(half, marked));
 }
 
-// What a product of the weights that are kept is multiplied with.
+// Returns the factor of a product of the weights that are kept.
 template <typename Traits>
 FLASHSMITH_DEVICE float scale_of_kept(const ProblemArgs &problem) {
   if constexpr (!Traits::Dropout::kDrops) return 1.f;
   return problem.dropout.scale;
 }
 
-// As pack_operand: weights that are dropped become zeros.
+// Packs like pack_operand, with zeros for the weights that are dropped.
 template <typename Traits, int kElements>
 FLASHSMITH_DEVICE void pack_kept(uint32_t (&operand)[kElements / 8][4],
                                  const float (&marked)[kElements]) {

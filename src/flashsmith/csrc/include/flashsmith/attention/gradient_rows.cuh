@@ -1,4 +1,4 @@
-// Rows of gradients on their way from fragments to memory.
+// Stores rows of gradients from fragments to memory.
 #pragma once
 
 #include "flashsmith/attention/fragment.cuh"
@@ -7,8 +7,8 @@
 
 namespace flashsmith {
 
-// Rows of a gradient: `first` that of the fragment's first row, `n_rows` how many from there on
-// there are, `n_columns` how many a row has in memory.
+// The rows of a gradient in memory: `first` points to the fragment's first row, `n_rows` rows exist
+// from there on, and a row has `n_columns` elements.
 template <typename value_t>
 struct GradientRows {
   value_t *first;
@@ -16,8 +16,8 @@ struct GradientRows {
   int n_rows, n_columns;
 };
 
-// Writes 32 columns of a warp's 16 rows, from `column` on: the four lanes of a row exchange words
-// until each has 16 bytes of its own.
+// Writes 32 columns of a warp's 16 rows, from `column` on. The four lanes of a row exchange words
+// until each lane has 16 contiguous bytes.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_columns(const GradientRows<typename Traits::value_t> &rows,
                                      const float (&elements)[16], int column, float factor) {
@@ -41,7 +41,7 @@ FLASHSMITH_DEVICE void store_columns(const GradientRows<typename Traits::value_t
   }
 }
 
-// A warp's 16 rows, from a column on.
+// Writes a warp's 16 rows, from a column on.
 template <typename Traits, int kElements>
 FLASHSMITH_DEVICE void store_fragment(const GradientRows<typename Traits::value_t> &rows,
                                       const float (&gradients)[kElements], float factor,

@@ -1,19 +1,22 @@
-// Which keys of which requests a thread block visits.
+// The split-KV schedule: the keys of the requests that a thread block visits.
 //
-// A work tile is B_r rows of Q of one head of the cache. Its keys are visited in KV steps; a step
-// is as many keys as the teams of a block have side by side. There are two ways to share the steps
-// out:
+// A work tile is B_r packed GQA rows of one head of the cache. Its keys are visited in KV steps of
+// kStepKeys keys, which the teams of a block have side by side. There are two schedules.
 //
-// - Equal splits. Each work tile is split into the same number of splits, which blocks take in
-//   turn: a number that the caller gives, so that the result of a request does not depend on the
-//   others, or one that keeps all blocks busy if the cache is full.
-// - Stream-K. The steps of all work tiles, request by request, each work tile with a fixed cost,
-//   are one sequence. It is cut into equal work ranges, one a block: of the work tiles in a range
-//   at most the first and the last are split. Blocks are busy alike whatever the lengths are,
-//   but begin and end within work tiles.
+// Equal splits: each work tile is split into the same number of splits, which blocks take in turn.
+// The number is either an argument, so that the result of a request does not depend on the other
+// requests, or the number that keeps all blocks busy if the cache is full.
 //
-// Which way is shorter is only known when all lengths are, so blocks begin with equal splits, and
-// turn to stream-K when they have found that it is.
+// Stream-K: the KV steps of all work tiles, request by request, each work tile with a fixed cost,
+// form one sequence. It is cut into equal work ranges, one for each block. At most the first and
+// the last work tile of a range are split. The ranges are balanced whatever the lengths are, but
+// blocks begin and end within work tiles:
+//
+//    work tiles   |  0    |  1               |  2 |  3           |
+//    blocks       |  0         |  1         |  2         |  3    |
+//
+// Which schedule is shorter depends on all lengths, so blocks begin with equal splits and change to
+// stream-K when they have read them.
 #pragma once
 
 #include <type_traits>
@@ -24,7 +27,7 @@
 
 namespace flashsmith {
 
-// The keys that any query of a request sees, from a multiple of B_c on.
+// The keys that any query of a request sees; `begin` is a multiple of B_c.
 struct KeySpan {
   int begin, end;
 
@@ -38,13 +41,13 @@ struct KeySpan {
   }
 };
 
-// KV steps from `begin` to before `end` of a work tile.
+// A split: the KV steps from `begin` to before `end` of a work tile.
 struct KeySplit {
   int batch, head, Q_block;
-  int tile;  // the work tile's number
+  int tile;  // number of the work tile
   int begin, end;
   int index, count;              // among the splits of the work tile
-  int first_slot, rest, stride;  // where they leave their sums
+  int first_slot, rest, stride;  // slots of the partial results
 
   FLASHSMITH_DEVICE int slot(int i) const { return i == 0 ? first_slot : rest + i * stride; }
 };
@@ -52,7 +55,7 @@ struct KeySplit {
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
               "the host has room for what a kernel that combines is told");
 
-// Of what is not negative. Divisors are mostly 1, which spares the division.
+// These divide numbers that are not negative. Divisors are mostly 1, which saves the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
   if (divisor == 1) return value;
   return static_cast<int>(static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor));
@@ -61,7 +64,7 @@ FLASHSMITH_DEVICE int quotient_up(int value, int divisor) {
   return quotient(value + divisor - 1, divisor);
 }
 
-// The sum over the lanes before this one, and over all of them in `total`.
+// Returns the sum over the lanes before this one, and in `total` the sum over all lanes.
 FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   int before = 0;
   total = value;
@@ -80,28 +83,28 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   return before;
 }
 
-// How far a block has come with its splits.
+// The position of a block in its schedule.
 struct SplitsState {
   int splits;   // of every work tile; 0: stream-K
-  int at, end;  // the next step of the work range and its end; or the next split and their number
-  int range;    // stream-K's steps of a block
-  int request, request_begin, steps;  // `at` is in this request
-  int is_final;                       // whether nothing is left to be found out of the lengths
+  int at, end;  // work range of stream-K; or next equal split, and their number
+  int range;    // length of a block's work range
+  int request, request_begin, steps;  // the request that `at` lies in
+  int is_final;                       // whether the schedule no longer depends on the lengths
 };
 
-// A block's splits, one after the other. All warps find the same.
+// The splits of a block, one after the other. All warps compute the same splits.
 template <typename Traits>
 class KeySplits {
   static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
-  // In KV steps: what a work tile costs beside its own steps, and what a work range costs, whose
-  // ends are combined with those of others.
+  // Costs in KV steps: kFixedCost for every work tile beside its steps, and kRangeCost for a work
+  // range, whose ends have to be combined with other blocks' partial results.
   static constexpr int kFixedCost = 1, kRangeCost = 8;
-  static constexpr int kAbout = 32;  // what share of a range does not count
-  // A block has so many KV steps at least; more, up to a bound, where many blocks would share a
-  // work tile that the last of them combines.
+  static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
+  // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
+  // blocks would share a work tile, because the last of them has to combine their partial results.
   static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
   static constexpr int kMinStepsOfMany = Traits::min_steps_of_many;
-  // Lengths that are on their way to a lane at a time.
+  // Lengths that a lane loads at a time.
   static constexpr int kLengthsAtOnce = 4;
 
   const DecodeProblem &problem_;
@@ -118,25 +121,25 @@ class KeySplits {
     own_.end = tiles() * own_.splits;
   }
 
-  // Another may go on from here.
+  // Another object may continue from this state.
   FLASHSMITH_DEVICE const SplitsState &state() const { return own_; }
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
-  // Looks at all lengths, once, and returns whether stream-K is shorter: then the splits of before
-  // do not count, and those of this block's work range follow.
+  // Reads all lengths, once, and returns whether stream-K is shorter. If so, the equal splits
+  // become void, and the splits of the block's work range follow.
   FLASHSMITH_DEVICE bool use_stream_k() {
     if (own_.is_final) [[likely]]
       return false;
     own_.is_final = true;
-    int maximum = 0, sum = 0;  // of the work tiles of a head
+    int maximum = 0, sum = 0;  // over one work tile of each request
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
       maximum = maximum > own ? maximum : own;
       sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
-    if (problem_.batch <= kWarpSize) {  // little code is soon there
+    if (problem_.batch <= kWarpSize) {  // short code is fetched sooner
       look_at(lane);
     } else {
       for (int first = lane; first < problem_.batch + lane; first += kLengthsAtOnce * kWarpSize) {
@@ -148,8 +151,8 @@ class KeySplits {
     const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
     const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
     own_.range = share > minimum ? share : minimum;
-    // Blocks that share an SM share its memory bandwidth. Where it has splits of several
-    // work tiles, long ones stand beside short ones: one of them is left over at most.
+    // Blocks that share an SM share its memory bandwidth. Where an SM has splits of several work
+    // tiles, short ones run beside long ones, so that at most one long split remains at the end.
     const int longest = cost(steps_of_split(maximum));
     const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
     const int equal = problem_.split.splits_of_SM * longest,
@@ -163,7 +166,7 @@ class KeySplits {
     return true;
   }
 
-  // Whether there is one more.
+  // Sets the next split, and returns whether there is one.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
     return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
   }
@@ -173,17 +176,17 @@ class KeySplits {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
     const int steps = (keys.end - keys.begin + kStepKeys - 1) / kStepKeys;
-    return steps > 1 ? steps : 1;  // so that every work tile is alike
+    return steps > 1 ? steps : 1;  // so that no work tile is a special case
   }
   FLASHSMITH_DEVICE int cost(int steps) const { return steps + kFixedCost; }
-  // Of one of its work tiles.
+  // Returns the cost of one work tile of a request; 0 behind the last request.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
     return request < problem_.batch ? cost(steps_of(request)) : 0;
   }
 
   FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
 
-  // The smallest number of steps that a block takes of a work tile that has `steps`.
+  // Returns the min number of KV steps of a block in a work tile of `steps` steps.
   FLASHSMITH_DEVICE int min_steps(int steps) const {
     if (problem_.split.split_tiles != nullptr) return kMinSteps;
     int minimum = steps / kManySplits;
@@ -191,7 +194,7 @@ class KeySplits {
     return minimum > kMinSteps ? minimum : kMinSteps;
   }
 
-  // The steps of each of a work tile's equal splits.
+  // Returns the KV steps of each split of a work tile of `steps` steps.
   FLASHSMITH_DEVICE int steps_of_split(int steps) const {
     const int each = quotient_up(steps, own_.splits);
     if (problem_.split.splits > 0) return each;
@@ -199,7 +202,7 @@ class KeySplits {
     return each > minimum ? each : minimum;
   }
 
-  // Finds the request that `at` is in.
+  // Finds the request that `at` lies in.
   FLASHSMITH_DEVICE void find_request() {
     const int lane = ptx::thread_index() % kWarpSize;
     int begin = 0;
@@ -229,14 +232,15 @@ class KeySplits {
                 last = first + own_.steps;
       const int begin = own_.at > first ? own_.at : first, end = own_.end < last ? own_.end : last;
       own_.at = end;
-      if (begin >= end) continue;  // the fixed cost alone
+      if (begin >= end) continue;  // the range has only the fixed cost of this work tile
       const int first_block = quotient(first, own_.range);
       split = split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
       split.count = quotient(last - 1, own_.range) - first_block + 1;
-      // A block has at most one that began before it, and one that goes on behind it.
+      // A block has at most one work tile that began before it (slot 2 b) and one that continues
+      // behind it (slot 2 b + 1).
       split.first_slot = 2 * first_block + 1;
       split.rest = 2 * first_block;
       split.stride = 2;
@@ -247,8 +251,8 @@ class KeySplits {
 
   FLASHSMITH_DEVICE bool next_of_equal_splits(KeySplit &split) {
     while (own_.at < own_.end) {
-      // First splits of all work tiles, then second ones: those that short requests lack come last,
-      // so that blocks without work are not scattered among the others.
+      // The first splits of all work tiles come first, then the second ones. Splits that short
+      // requests lack come last, so that idle blocks are not scattered among the others.
       const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
       const int tile = own_.at - index * tiles();
       const int request = quotient(tile, tiles_of_request_);

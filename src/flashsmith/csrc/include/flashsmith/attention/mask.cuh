@@ -1,4 +1,4 @@
-// What rows may not see: keys beyond the sequence, ahead of a bound, or behind one.
+// Hides keys from rows: keys beyond the sequence, ahead of a bound, or behind one.
 #pragma once
 
 #include <cmath>
@@ -9,21 +9,22 @@
 
 namespace flashsmith {
 
-// A mask that shows a row the keys from a begin of its own to an end of its own.
+// A mask that shows each row a contiguous range of keys.
 template <typename T>
 concept MaskPolicy = requires(const ProblemArgs &problem, const DenseSequence sequence) {
   { T::kAhead } -> std::convertible_to<bool>;   // whether rows have different ends
-  { T::kBehind } -> std::convertible_to<bool>;  // and different begins
+  { T::kBehind } -> std::convertible_to<bool>;  // whether rows have different begins
   { T::last(problem, sequence, 0, 0) } -> std::same_as<int>;
   { T::first(problem, sequence, 0) } -> std::same_as<int>;
 };
 
-// Keys within a distance of a row's diagonal: causal is none ahead, a sliding window some behind.
+// Shows keys within a distance of a row's diagonal. A causal mask has none ahead, a sliding window
+// some behind.
 template <bool kBoundedAhead, bool kBoundedBehind>
 struct BandMask {
   static constexpr bool kAhead = kBoundedAhead, kBehind = kBoundedBehind;
 
-  // The last key that `row` sees, but at most `maximum`.
+  // Returns the last key that `row` sees, at most `maximum`.
   template <SequencePolicy Sequence>
   static FLASHSMITH_DEVICE int last(const ProblemArgs &problem, const Sequence &sequence, int row,
                                     int maximum) {
@@ -32,7 +33,7 @@ struct BandMask {
     return key < maximum ? key : maximum;
   }
 
-  // The first key that `row` sees.
+  // Returns the first key that `row` sees.
   template <SequencePolicy Sequence>
   static FLASHSMITH_DEVICE int first(const ProblemArgs &problem, const Sequence &sequence,
                                      int row) {
@@ -43,8 +44,8 @@ struct BandMask {
 };
 static_assert(MaskPolicy<BandMask<true, true>>);
 
-// Sets to -inf the scores that the mask removes from 16 rows of a block of K. `row`: of this lane's
-// first element, in the sequence.
+// Sets to -inf the scores that the mask hides from 16 rows of a block of K. `row` is the row of
+// this lane's first element, in the sequence.
 template <typename Traits>
 FLASHSMITH_DEVICE void mask(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
                             const typename Traits::Sequence &sequence, int row, int block) {

@@ -1,4 +1,4 @@
-// What every family does with 16 rows when their last block is done: the factor of O, and lse.
+// The epilogue of 16 rows that every family shares: the factor of O, and the LSE.
 #pragma once
 
 #include "flashsmith/attention/dropout.cuh"
@@ -8,12 +8,12 @@
 
 namespace flashsmith {
 
-// A warp's 16 rows of a tile; `row` is the first one's place in the sequence.
+// A warp's 16 rows of a tile; `row` is the first row's index in the sequence.
 struct WarpRows {
   int row, head, batch;
 };
 
-// Adds a sink's exponential to the sums: a logit of no value, which may be the largest.
+// Adds a sink's exponential to the sum: a logit without a value, which may be the max.
 template <typename Traits>
 FLASHSMITH_DEVICE SoftmaxStats with_sink(const SoftmaxStats &row, const ProblemArgs &problem,
                                          int head) {
@@ -27,9 +27,8 @@ FLASHSMITH_DEVICE SoftmaxStats with_sink(const SoftmaxStats &row, const ProblemA
           .kept = kept};
 }
 
-// Sets what the lane's rows of O are to be multiplied with, 1 / l, or 0 for a row that has seen
-// nothing, and what makes up for weights that were dropped; and writes the log-sum-exp, if the
-// caller wants it.
+// Sets the factor of the lane's rows of O: 1 / l, or 0 for a row that has seen no key, times the
+// scale of the kept weights under dropout. Stores the LSE if the caller wants it.
 template <typename Traits>
 FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Softmax<Traits> &softmax,
                                    const ProblemArgs &problem, const WarpRows &rows) {

@@ -1,5 +1,5 @@
-// What splits of a work tile leave for one another through global memory, and how it becomes rows
-// of O: sums of rows in FP32, relative to a reference of each row's own.
+// The partial results of the splits of a work tile in global memory, and how they are combined to
+// rows of O. They are FP32 sums, relative to a reference of each row.
 #pragma once
 
 #include "flashsmith/attention/decode_rows.cuh"
@@ -9,20 +9,20 @@
 
 namespace flashsmith {
 
-// A chunk of a row: sums over keys, and what they are relative to.
+// A chunk of a row's partial result: sums over keys, and the statistics that they are relative to.
 struct PartialResult {
   float O[kPartialChunk];
   SoftmaxStats stats;
 };
 
-// A weight relative to another reference. What has seen nothing weighs nothing: -inf - -inf must
-// not become NaN.
+// Returns the weight of a partial result relative to another reference. A row that has seen no key
+// has weight 0: -inf - -inf must not become NaN.
 FLASHSMITH_DEVICE float rescaled(const SoftmaxStats &row_stats, float reference) {
   return row_stats.sum == 0.f ? 0.f : ptx::exp2_approx(row_stats.reference - reference);
 }
 
-// Adds up the sums of parts of the keys, every `step`th from `first` to before `end`, in their
-// order. load(part) gives a part's; those of kAtOnce parts are on their way at a time.
+// Combines partial results in the order of the keys: every `step`th from `first` to before `end`.
+// load(part) returns one; the loads of kAtOnce partial results are in flight at a time.
 template <int kAtOnce, typename Load>
 FLASHSMITH_DEVICE PartialResult combine_partials(int first, int end, int step, Load load) {
   PartialResult all{.O = {}, .stats = {.reference = -INFINITY, .sum = 0.f, .kept = 1.f}};
@@ -66,7 +66,7 @@ FLASHSMITH_DEVICE PartialResult partial_result(const ptx::Chunk (&half)[2],
   return own;
 }
 
-// Sums of threads, side by side in shared memory.
+// The partial results of threads, side by side in shared memory.
 class ThreadPartials {
   static constexpr int kHalfBytes = kPartialChunk / 2 * sizeof(float);
   const ptx::shared_address shared_;
@@ -89,12 +89,12 @@ class ThreadPartials {
     return load(from, from + 2 * kHalfBytes);
   }
 
-  // What thread i of each group, of n threads, has put there.
+  // Combines the partial results that thread i of each group of n threads has put there.
   FLASHSMITH_DEVICE PartialResult of_groups(int i, int n, int groups) const {
     return combine_partials<2>(0, groups, 1, [&](int group) { return get(group * n + i); });
   }
 
-  // Those that lie where a team has left them.
+  // Loads the partial result that a team has stored at these addresses.
   static FLASHSMITH_DEVICE PartialResult load(ptx::shared_address elements,
                                               ptx::shared_address row_stats) {
     ptx::Chunk half[2];
@@ -106,7 +106,7 @@ class ThreadPartials {
   }
 };
 
-// What values of a cache of 8 bits are multiplied with where that is one number for all keys.
+// Returns the scale of the values of an FP8 cache where it is the same for all keys.
 template <typename Traits, typename Args>
 FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
   if constexpr (Traits::fp8_cache && !Traits::per_token_scale) {
@@ -116,15 +116,15 @@ FLASHSMITH_DEVICE float value_scale(const Args &args, const KeySplit &split) {
   }
 }
 
-// Counts a split that has stored its partial result, and whose threads all know it, among `count`.
-// Whether it is the last, which leaves the number as it was found. By one thread.
+// Counts a split whose partial results are stored, as all its threads know. Returns whether it is
+// the last of `count` splits, which resets the counter. Called by one thread.
 FLASHSMITH_DEVICE bool arrive_last(uint32_t *arrivals, int count) {
   const bool last = ptx::thread_arrive_global(arrivals) == static_cast<uint32_t>(count) - 1;
   if (last) ptx::thread_store_global_4(arrivals, 0);
   return last;
 }
 
-// Of one work tile. `row`: of the work tile; `chunk`: of a row.
+// The partial results of one work tile. `row` is a row of the work tile, `chunk` a chunk of a row.
 template <typename Traits>
 class PartialResults {
   const DecodeProblem &problem_;
@@ -137,7 +137,7 @@ class PartialResults {
 
   FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return rows_; }
 
-  // Where a split leaves its sums of a row: the elements from a column on, and the row's
+  // These return the addresses of a slot's elements of a row, from a column on, and of the row's
   // statistics.
   FLASHSMITH_DEVICE float *elements(int slot, int row, int column) const {
     const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
@@ -148,7 +148,7 @@ class PartialResults {
     return problem_.split.partial_stats + rows * kStatsPerRow;
   }
 
-  // Leaves them, of this split.
+  // Stores this split's partial result.
   FLASHSMITH_DEVICE void store_partial(const PartialResult &row_sums, int row, int chunk) const {
     if (row >= rows_.count()) return;
     const int slot = split_.slot(split_.index);
@@ -168,14 +168,15 @@ class PartialResults {
     ptx::thread_store_global_4(place + 1, ptx::float_bits(row_stats.sum));
   }
 
-  // What a split has left of a row's statistics.
+  // Loads the statistics of a row from split i.
   FLASHSMITH_DEVICE SoftmaxStats load_partial_stats(int i, int row) const {
     const float *place = stats(split_.slot(i), row);
     return softmax_stats(ptx::thread_load_global_cg_4(place),
                          ptx::thread_load_global_cg_4(place + 1));
   }
 
-  // Adds up those of every `step`th split, so many of which are on their way at a time.
+  // Combines a chunk over every `step`th split, with the loads of kAtOnce splits in flight at a
+  // time.
   template <int kAtOnce>
   FLASHSMITH_DEVICE PartialResult combined(int row, int chunk, int first, int step) const {
     const auto load = [&](int i) {
@@ -187,8 +188,8 @@ class PartialResults {
     return combine_partials<kAtOnce>(first, split_.count, step, load);
   }
 
-  // Writes a chunk of a row of O, and with the first one the row's log-sum-exp. `V_scale`: what
-  // values are multiplied with.
+  // Writes a chunk of a row of O, and with the first chunk the row's LSE. `V_scale` is the factor
+  // of the values.
   FLASHSMITH_DEVICE void store(const PartialResult &sums, int row, int chunk,
                                float V_scale = 1.f) const {
     using value_t = typename Traits::value_t;

@@ -1,7 +1,7 @@
-// Which queries see a block of keys: the transpose of block_range.cuh.
+// The queries that see a block of keys: the transpose of block_range.cuh.
 //
-//     begin      unmasked_begin     unmasked_end       end
-//       | some keys ... | all keys ....... | some keys ... |
+//    begin      unmasked_begin     unmasked_end       end
+//      | some keys ... | all keys ....... | some keys ... |
 #pragma once
 
 #include "flashsmith/attention/mask.cuh"
@@ -10,11 +10,11 @@ namespace flashsmith {
 
 struct QueryRange {
   int begin, end;                    // rows of the sequence that see a key of the block
-  int unmasked_begin, unmasked_end;  // those of them that see all of its rows, in and beyond
+  int unmasked_begin, unmasked_end;  // rows, possibly out of range, that see all of its keys
 };
 
-// Of the keys from `key` to before `key_end`, which may lie beyond the sequence: a mask hides
-// those.
+// Returns the range for the keys from `key` to before `key_end`, which may lie beyond the sequence:
+// a mask hides the keys there.
 template <typename Traits>
 FLASHSMITH_DEVICE QueryRange queries_of_keys(const ProblemArgs &problem,
                                              const typename Traits::Sequence &sequence, int key,

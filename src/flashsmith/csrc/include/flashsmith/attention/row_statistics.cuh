@@ -1,10 +1,9 @@
-// What the backward has to know of each query beside its rows: its log-sum-exp and delta, the sum
-// of do o (FlashAttention-2, section 3.1, algorithm 2, line 4), less the gradient of the
-// log-sum-exp.
+// The statistics of each query that the backward needs beside its rows: the LSE and delta, the sum
+// of do o (FlashAttention-2, section 3.1, algorithm 2, line 4) minus the gradient of the LSE.
 //
-// They lie in blocks of kStatisticsRows queries of a head: the log-sum-exps, in base 2, then the
-// deltas. A query that is not there, or sees nothing, has +inf, so that its weights become 0; and
-// so has one whose log-sum-exp is too large to say what they are. Inside a block every 16 rows are
+// They are stored in blocks of kStatisticsRows queries of a head: the LSEs, in base 2, then the
+// deltas. A query that does not exist, or sees no key, has LSE +inf, so that its weights become 0;
+// so has a query whose LSE is too large to determine the weights. In a block every 16 rows are
 // permuted, so that a lane of a transposed fragment finds its four columns of two neighbouring
 // groups of eight side by side.
 #pragma once
@@ -25,17 +24,16 @@ constexpr int kStatisticsFloats = 2 * kStatisticsRows;  // of a block
 constexpr int kStatisticsBytes = kStatisticsFloats * static_cast<int>(sizeof(float));
 constexpr int kStatisticsThreads = 128;
 
-// How dQ is accumulated: in registers, or in memory by blocks of keys, atomically in any order or
-// in the order of the keys.
+// dQ is not accumulated in memory, or by blocks of keys in any order, or in the order of the keys.
 enum class DQAccumulation { registers, atomic, ordered };
 
-// Where a row's value lies among its block's.
+// Returns the index of a row's value in its block.
 FLASHSMITH_HOST_DEVICE constexpr int statistics_place(int row) {
   return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
 }
 
-// The number of a sequence's first block. Sequences of one entry of the batch begin anywhere: each
-// has a block more than its rows need, so that none shares one.
+// Returns the index of a sequence's first block. Packed sequences begin at any row of one batch
+// entry, so each gets one block more than its rows need, and no two share a block.
 template <SequencePolicy Sequence>
 FLASHSMITH_DEVICE int first_statistics_block(const GradientArgs &args, const Sequence &sequence,
                                              int batch) {
@@ -43,27 +41,27 @@ FLASHSMITH_DEVICE int first_statistics_block(const GradientArgs &args, const Seq
   return batch * args.n_statistics_blocks;
 }
 
-// The statistics of a block of a head.
+// Returns the statistics of a block of a head.
 FLASHSMITH_DEVICE float *statistics_of(const GradientArgs &args, int block, int head) {
   const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
   return args.statistics + place * kStatisticsFloats;
 }
 
-// And its sums.
+// Returns the dQ accumulator of a block of a head.
 template <int kDHead>
 FLASHSMITH_DEVICE float *sums_of(const GradientArgs &args, int block, int head) {
   const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
   return args.sums + place * kStatisticsRows * kDHead;
 }
 
-// And how far they are summed up, part by part.
+// Returns the counters of a block of a head, one for each part of its dQ accumulator.
 template <int kParts>
 FLASHSMITH_DEVICE uint32_t *summed_of(const GradientArgs &args, int block, int head) {
   const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
   return args.summed + place * kParts;
 }
 
-// The sum of the products of two chunks of eight elements.
+// Returns the dot product of two chunks of eight elements.
 template <typename value_t>
 FLASHSMITH_DEVICE float dot(const ptx::Chunk &a, const ptx::Chunk &b) {
   float sum = 0;
@@ -77,19 +75,19 @@ FLASHSMITH_DEVICE float dot(const ptx::Chunk &a, const ptx::Chunk &b) {
   return sum;
 }
 
-// Sums of do o of the rows of one block: eight lanes share a row. The loads of several rows are in
-// flight together, because nothing else hides them.
+// Computes the sums of do o of the rows of one block: eight lanes share a row. The loads of several
+// rows are in flight together, because nothing else hides their latency.
 template <typename Traits>
 class StatisticsBlock {
   using value_t = typename Traits::value_t;
   static constexpr int kLanes = 8, kChunkElements = 8;
   static constexpr int kRowsAtOnce = kStatisticsThreads / kLanes;
   static constexpr int kPasses = kStatisticsRows / kRowsAtOnce;
-  static constexpr int kChunks = (Traits::d_head + kLanes * kChunkElements - 1) / 64;  // of a lane
+  static constexpr int kChunks = (Traits::d_head + kLanes * kChunkElements - 1) / 64;  // per lane
 
   const ProblemArgs &problem_;
   const GradientArgs &args_;
-  const int row_, head_, batch_;  // of the block's first
+  const int row_, head_, batch_;  // of the block's first row
   const typename Traits::Sequence sequence_;
 
  public:
@@ -105,14 +103,14 @@ class StatisticsBlock {
     if (row_ >= sequence_.seq_len_q()) return;
     const int block = first_statistics_block(args_, sequence_, batch_) + ptx::block_index_x();
     start_sums(block);
-    constexpr int kTogether = kChunks <= 2 ? kPasses : kPasses / 2;  // as registers allow
+    constexpr int kTogether = kChunks <= 2 ? kPasses : kPasses / 2;  // bounded by registers
     float *out = statistics_of(args_, block, head_);
 #pragma unroll
     for (int first = 0; first < kPasses; first += kTogether) rows<kTogether>(out, first);
   }
 
  private:
-  // The rows of so many passes, from pass `first` on.
+  // Computes the rows of kCount passes, from pass `first` on.
   template <int kCount>
   FLASHSMITH_DEVICE void rows(float *out, int first) const {
     const int lane = ptx::thread_index() % kLanes, own = ptx::thread_index() / kLanes;
@@ -169,15 +167,17 @@ class StatisticsBlock {
     ptx::thread_store_global_4(place + kStatisticsRows, ptx::float_bits(delta));
   }
 
-  // Weights are exp(score - lse), as exact as the rounding of lse: within an eighth at 2^20,
-  // nothing at 2^25. Only what is added to scores makes them as large. NaN stays.
+  // Returns whether the weights exp(score - lse) can be computed. They are as exact as the rounding
+  // of the LSE: within an eighth at 2^20, meaningless at 2^25. Only changes of scores make LSEs
+  // that large. NaN stays NaN.
   static FLASHSMITH_DEVICE bool tells_weights(float lse) {
     constexpr float kMax = 0x1p20f;
     if constexpr (Traits::Score::kChanges || Traits::has_sinks) return !(fabsf(lse) > kMax);
     return lse != -INFINITY;
   }
 
-  // Where blocks of keys have turns the first one stores, and nothing is to be cleared.
+  // Prepares the accumulation of dQ. If blocks of keys add in order, the first one stores, so that
+  // only the counters are cleared, and dQ itself where no block of keys adds.
   FLASHSMITH_DEVICE void start_sums(int block) const {
     if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
       clear(sums_of<Traits::d_head>(args_, block, head_));
@@ -189,7 +189,7 @@ class StatisticsBlock {
     }
   }
 
-  // Whether any block of keys has a part in dQ of these queries.
+  // Returns whether any block of keys adds to dQ of these queries.
   FLASHSMITH_DEVICE bool sees_keys() const {
     using Mask = typename Traits::Mask;
     const int last_row = row_ + kStatisticsRows - 1;
@@ -221,7 +221,7 @@ class StatisticsBlock {
   }
 };
 
-// What follows in the plan finds its queue as it was before the first draw.
+// Resets the queue for the kernels that follow.
 FLASHSMITH_DEVICE void clear_queue(uint32_t *queue) {
   const int place = ptx::block_index_x() + ptx::block_index_y() + ptx::block_index_z();
   if (queue != nullptr && place == 0 && ptx::thread_index() == 0) {
@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(kStatisticsThreads)
   StatisticsBlock<Traits>(args.problem, args.gradient).run();
 }
 
-// The gradient of a head's sink, a logit without a value: -sum of its weights times delta. In an
-// order that does not change. Grid: n_heads. Block: kWarpSize.
+// Computes the gradient of a head's sink, a logit without a value: -sum of its weights times delta.
+// The order of the sum is fixed. Grid: n_heads. Block: kWarpSize.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kWarpSize)
     sink_gradient_kernel(const __grid_constant__ Args args) {

@@ -1,5 +1,4 @@
-// What is done to scores before the mask: what the user asks for, a cap, a penalty for
-// distance, a bias.
+// Changes scores before the mask: the user's score_mod, a cap, a penalty for distance, a bias.
 #pragma once
 
 #include <concepts>
@@ -10,12 +9,12 @@
 
 namespace flashsmith {
 
-// A head of an entry of the batch.
+// A head of a batch entry.
 struct Head {
   int head, batch;
 };
 
-// A key of a block: how far it lies behind the lane's first, which is known where loops are
+// A key of a block. `column` is its distance from the lane's first key, a constant where loops are
 // unrolled.
 struct Key {
   int first, column;
@@ -23,7 +22,7 @@ struct Key {
   FLASHSMITH_DEVICE int index() const { return first + column; }
 };
 
-// The user's score_mod and mask_mod. Generated units have a specialisation for the hash of each.
+// The user's score_mod and mask_mod. Generated units specialise it for the hash of the functions.
 template <int64_t kHash>
 struct UserScore;
 
@@ -37,9 +36,9 @@ struct UserScore<0> {
   static FLASHSMITH_DEVICE bool visible(int, int, int, Key, const ModBuffers &) { return true; }
 };
 
-// kChanges: scores are changed at all; what the softmax gets is scaled, and in base 2, then.
-// kMayHide: a finite score may become -inf. kHasRanges: it is known beforehand of some keys that
-// do.
+// `kChanges`: scores are changed, so that the softmax gets them scaled and in base 2. `kMayHide`: a
+// finite score may become -inf. `kHasRanges`: the user's key ranges tell beforehand which keys are
+// hidden.
 template <typename T>
 concept ScorePolicy = requires {
   { T::kChanges } -> std::convertible_to<bool>;
@@ -47,7 +46,7 @@ concept ScorePolicy = requires {
   { T::kHasRanges } -> std::convertible_to<bool>;
 };
 
-// The scores of one row, changed one by one, in base 2.
+// Changes the scores of one row, one by one; the results are in base 2.
 template <typename value_t, bool kSoftcap, bool kAlibi, bool kBias, typename User>
 class ScoreChanges {
   const ScoreArgs &args_;
@@ -63,7 +62,7 @@ class ScoreChanges {
   static constexpr bool kUser = User::kChangesScore || User::kHides;
   static constexpr bool kChanges = kSoftcap || kAlibi || kBias || kUser;
   static constexpr bool kMayHide = kBias || kUser;
-  // Whether they go through something that is not proportional to them.
+  // Whether a change is not proportional to the score.
   static constexpr bool kBends = User::kChangesScore || kSoftcap;
   static constexpr bool kHasRanges = User::kHides;
 
@@ -88,7 +87,7 @@ class ScoreChanges {
     }
   }
 
-  // Of the key `column` behind the first.
+  // Changes the score of the key that is `column` keys behind the first.
   FLASHSMITH_DEVICE float operator()(float score, int column) const {
     const Key key{first_key_, column};
     score *= kBends ? args_.scale : args_.scale * kLog2e;
@@ -115,19 +114,19 @@ class ScoreChanges {
 };
 static_assert(ScorePolicy<ScoreChanges<half_t, true, true, true, UserScore<0>>>);
 
-// Which head of K and V one of Q shares.
+// Returns the head of K and V that a head of Q shares.
 FLASHSMITH_DEVICE int head_of_keys(const ProblemArgs &problem, int head) {
   return head / (problem.n_heads / problem.n_heads_kv);
 }
 
-// Of numbers of 8 bits, of a head of K and V and an entry of the batch.
+// Returns the FP8 scale of a head of K and V in a batch entry.
 FLASHSMITH_DEVICE float load_scale(const Fp8Scale &of, int batch, int head) {
   if (of.scale == nullptr) return 1.f;
   return ptx::thread_load_global(of.scale + batch * of.batch_stride + head * of.head_stride);
 }
 
-// Changes the scores of 16 rows of a block of K. `row`: of this lane's first element, in the
-// sequence.
+// Changes the scores of 16 rows of a block of K. `row` is the row of this lane's first element, in
+// the sequence.
 template <typename Traits>
 FLASHSMITH_DEVICE void change_scores(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
                                      const typename Traits::Sequence &sequence, const Head &head,

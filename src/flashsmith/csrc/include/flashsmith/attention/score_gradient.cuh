@@ -1,5 +1,5 @@
-// What the backward does with scores before their exponentials: the changes of score.cuh, with
-// their derivatives, and the mask, for fragments whose rows are queries or keys.
+// Prepares scores for their exponentials in the backward: the changes of score.cuh with their
+// derivatives, and the mask, for fragments whose rows are queries or keys.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace flashsmith {
 
-// The scores of a head, changed one by one, in the order of ScoreChanges.
+// Changes the scores of a head, one by one, in the order of ScoreChanges.
 template <typename value_t, bool kSoftcap, bool kAlibi, bool kBias, typename User,
           typename UserGradient>
 class ScoreGradients {
@@ -47,7 +47,8 @@ class ScoreGradients {
     }
   }
 
-  // Of q k^T of a query and a key. Sets `factor` to the derivative by the scaled score.
+  // Changes q k^T of a query and a key. Sets `factor` to the derivative with respect to the scaled
+  // score.
   FLASHSMITH_DEVICE float operator()(float score, int row, int key, float &factor) const {
     const Key place{key, 0};
     score *= args_.scale;
@@ -77,7 +78,7 @@ class ScoreGradients {
   }
 };
 
-// Changes a fragment of scores, and sets the factors of their gradients. `row`, `column`: of the
+// Changes a fragment of scores, and sets the factors of their gradients. `row` and `column` are the
 // lane's first element, in the sequence.
 template <typename Traits, RowsAre kRowsAre, int kElements>
 FLASHSMITH_DEVICE void change_scores_and_factors(float (&S)[kElements], float (&factor)[kElements],
@@ -98,8 +99,8 @@ FLASHSMITH_DEVICE void change_scores_and_factors(float (&S)[kElements], float (&
   }
 }
 
-// Sets to -inf what the mask removes of a fragment whose rows are keys: `key` and `query` are those
-// of the lane's first element.
+// Sets to -inf the scores that the mask hides in a fragment whose rows are keys. `key` and `query`
+// are the lane's first element.
 template <typename Traits, int kElements>
 FLASHSMITH_DEVICE void mask_keys(float (&S)[kElements], const ProblemArgs &problem,
                                  const typename Traits::Sequence &sequence, int key, int query) {

@@ -1,4 +1,4 @@
-// How many queries and keys one entry of the batch has, and where in the tensors they lie.
+// The number of queries and keys of a batch entry, and their place in the tensors.
 #pragma once
 
 #include <concepts>
@@ -10,24 +10,24 @@
 
 namespace flashsmith {
 
-// Where the first row of a sequence lies in a tensor.
+// The place of a sequence's first row in a tensor.
 struct RowOffset {
   int batch, row;
 };
 
 template <typename T>
 concept SequencePolicy = requires(const T sequence, const ProblemArgs &problem) {
-  { T::kVarlen } -> std::convertible_to<bool>;  // whether entries differ
-  T(problem, 0);                                // of this entry of the batch
+  { T::kVarlen } -> std::convertible_to<bool>;  // whether batch entries differ
+  T(problem, 0);                                // of this batch entry
   { sequence.seq_len_q() } -> std::same_as<int>;
   { sequence.seq_len_k() } -> std::same_as<int>;
   { sequence.diagonal() } -> std::same_as<int>;  // of query 0
   { sequence.queries() } -> std::same_as<RowOffset>;
   { sequence.keys() } -> std::same_as<RowOffset>;
-  { sequence.rows_q() } -> std::same_as<int>;  // of one entry of the tensor's batch
+  { sequence.rows_q() } -> std::same_as<int>;  // rows of one batch entry of the tensor
 };
 
-// Every entry of a dense tensor has the same lengths.
+// Every batch entry of a dense tensor has the same lengths.
 class DenseSequence {
   const ProblemArgs *problem_;
   int batch_;
@@ -47,8 +47,9 @@ class DenseSequence {
 };
 static_assert(SequencePolicy<DenseSequence>);
 
-// Lengths of each entry's own: packed one after the other, or less of a dense tensor than there is.
-// What the numbers on the device say beyond the tensor is cut off, so that nothing else is touched.
+// Varlen: sequences are packed one after the other, or use the first rows of their entry of a dense
+// tensor. Lengths and offsets come from the device, so they are clamped to the tensor: nothing else
+// is ever touched.
 class VarlenSequence {
   struct Side {
     RowOffset place;
@@ -96,7 +97,6 @@ class VarlenSequence {
 };
 static_assert(SequencePolicy<VarlenSequence>);
 
-// The one that a variant asks for.
 template <bool kVarlen>
 using SequenceOf = std::conditional_t<kVarlen, VarlenSequence, DenseSequence>;
 

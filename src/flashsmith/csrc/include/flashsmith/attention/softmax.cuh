@@ -1,10 +1,11 @@
-// The online softmax of FlashAttention-2 (section 3.1, algorithm 1), in base 2.
+// The online softmax of FlashAttention-2 (section 3.1, algorithm 1), in base 2, for the 16 rows of
+// a fragment.
 //
 // P = 2^(S * scale - R), where the reference R of a row stands in for the paper's maximum m: any R
-// near it cancels in O / l. Written for the 16 rows of a fragment.
+// near it cancels in O / l.
 //
-// Scores that were changed come in base 2 (ScoreChanges) and need no scale: where they are as large
-// as float32 allows, S * scale - R would be the rounding error of R.
+// Changed scores (ScoreChanges) come in base 2 and need no scale: where they are as large as FP32
+// allows, S * scale - R would be the rounding error of R.
 #pragma once
 
 #include <cmath>
@@ -14,9 +15,9 @@
 
 namespace flashsmith {
 
-// 2^x for x <= 2^6 without the special-function unit: rounding to an integer by addition, a
-// polynomial on [-1/2, 1/2] (the minimax cubic: relative error 7.5e-5, below the rounding of P),
-// and the integer added to its exponent.
+// Computes 2^x for x <= 2^6 without the special-function unit: it rounds to an integer by an
+// addition, evaluates a polynomial on [-1/2, 1/2] (the minimax cubic: relative error 7.5e-5, below
+// the rounding of P), and adds the integer to the exponent.
 FLASHSMITH_DEVICE float exp2_polynomial(float x) {
   constexpr float kRoundToInteger = 12582912.f;  // 1.5 * 2^23
   x = fmaxf(x, -126.f);
@@ -27,38 +28,39 @@ FLASHSMITH_DEVICE float exp2_polynomial(float x) {
   return ptx::bits_float(ptx::float_bits(p) + (ptx::float_bits(rounded) << 23));
 }
 
-// What a row's exponentials sum up to, beside their reference. O is to be multiplied with `kept`
-// before it is divided by the sum.
+// The softmax statistics of a row: the sum of its exponentials relative to a reference. O has to be
+// multiplied with `kept` before it is divided by the sum.
 struct SoftmaxStats {
   float reference, sum, kept;
 
-  // The logarithm of the sum of exp(score); -inf if there is none.
+  // Returns log(sum of exp(score)); -inf for an empty sum.
   FLASHSMITH_DEVICE float log_sum_exp() const {
     return sum == 0.f ? -INFINITY : (reference + ptx::log2_approx(sum)) * kLn2;
   }
 };
 
-constexpr int kE4m3MaxLog2 = 8;  // powers of two up to 2^this are numbers, the largest is 448
+constexpr int kE4m3MaxLog2 = 8;  // e4m3 has powers of two up to 2^8; its largest number is 448
 
-// How the softmax saves work.
+// The shortcuts of the softmax.
 struct SoftmaxPolicy {
-  // The scale is part of the exponential, one fused multiply-add an element, and row sums stay
-  // apart by lane until the end; else the scores are scaled first, and sums reduced at every step.
+  // The scale is part of the exponential, one fused multiply-add an element, and each lane keeps
+  // the sums of its columns until the end; else scores are scaled first, and sums reduced at every
+  // step.
   bool fold_scale;
-  // R may fall behind the maximum by this before O and l are rescaled: P stays within
-  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or with
-  // max_log2 where the maximum has grown.
+  // R may lag behind the max by this before O and l are rescaled: P stays within
+  // 2^lazy_rescale_log2, far from overflow in FP16. 0: they are rescaled at every step, or, with
+  // max_log2, where the max has grown.
   int lazy_rescale_log2;
-  // R is set lazy_rescale_log2 ahead, so that growth within the bound leaves exponents negative:
-  // the conjunction of sign bits says so, half an instruction a score and no exchange between
-  // lanes, and only where it does not the maxima are looked for.
+  // R is set lazy_rescale_log2 ahead, so that exponents stay negative while the max grows within
+  // the bound. The conjunction of sign bits shows that, with half an instruction a score and no
+  // exchange between lanes; only where it fails are the maxima computed.
   bool stale_maximum;
-  int fma_exponentials;  // of 16 exponentials, how many are polynomials on the FMA units
-  // P stays within 2^this: where the reference is new, the largest weight is 2^lazy_rescale_log2
-  // below.
+  int fma_exponentials;  // how many of 16 exponentials are polynomials on the FMA units
+  // P stays within 2^max_log2. Where R is new, the largest weight is lower by a factor of
+  // 2^lazy_rescale_log2.
   int max_log2 = stale_maximum ? 0 : lazy_rescale_log2;
   // R is raised without a branch, so that a step is one basic block, in which exponentials of one
-  // row begin while the maximum of the other is looked for. A step that is fresh has the branch.
+  // row begin while the max of the other is computed. A step with kFresh has the branch.
   bool branchless = false;
 };
 
@@ -72,13 +74,13 @@ class Softmax {
   static constexpr float kLead = Traits::softmax.lazy_rescale_log2 - Traits::softmax.max_log2;
 
   float scale_log2_;      // softmax_scale * log2(e)
-  float R_[kHalves];      // reference of the lane's rows
-  float l_[kHalves];      // sum of P over this lane's columns, or over the row
-  float alpha_[kHalves];  // what the last step asks O to be multiplied with
+  float R_[kHalves];      // references of the lane's rows
+  float l_[kHalves];      // sums of P over this lane's columns, or over the row
+  float alpha_[kHalves];  // factors of O from the last step
   bool rescale_ = true;
 
  public:
-  // Before anything else.
+  // Called once, before anything else.
   FLASHSMITH_DEVICE void start(float scale_log2) {
     scale_log2_ = scale_log2;
     reset();
@@ -86,20 +88,20 @@ class Softmax {
 
   FLASHSMITH_DEVICE void set_scale(float scale_log2) { scale_log2_ = scale_log2; }
 
-  // Before the first block of a tile.
+  // Called before the first block of a tile.
   FLASHSMITH_DEVICE void reset() {
     R_[0] = R_[1] = -INFINITY;
     l_[0] = l_[1] = 0.f;
   }
 
-  // S becomes P, still in fp32. kFresh: R may be -inf, because no block came before or because a
-  // mask has hidden all of them.
+  // Replaces S by P, still in FP32. kFresh: R may be -inf, because no block came before or a mask
+  // has hidden all keys so far.
   template <bool kFresh>
   FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S) {
     step<kFresh>(S, [](float) {});
   }
 
-  // The same; `then` is called before the exponentials with the reference of the first row.
+  // Calls `then` with the reference of the first row, before the exponentials.
   template <bool kFresh, typename Then>
   FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S, Then then) {
     alpha_[0] = alpha_[1] = 1.f;
@@ -121,8 +123,8 @@ class Softmax {
     exponentiate<kFresh ? 0 : Traits::softmax.fma_exponentials>(S);
   }
 
-  // The same for all fragments of a warp, and brings O to the new references. There is one rare
-  // branch for all of them, so that their exponentials stay in one basic block.
+  // Works on all fragments of a warp, and rescales O to the new references. There is one rare
+  // branch for all fragments, so that their exponentials stay in one basic block.
   template <bool kFresh, int kFragments>
   static FLASHSMITH_DEVICE void step(Softmax (&softmax)[kFragments],
                                      Fragment<Traits::B_c> (&S)[kFragments],
@@ -131,7 +133,7 @@ class Softmax {
     step<kFresh>(softmax, S, O, own_maximum);
   }
 
-  // The same, where a row of a fragment has for its maximum what maximum_of(fragment, half) says.
+  // Takes maximum_of(fragment, half) for the max of a row.
   template <bool kFresh, int kFragments, typename MaximumOf>
   static FLASHSMITH_DEVICE void step(Softmax (&softmax)[kFragments],
                                      Fragment<Traits::B_c> (&S)[kFragments],
@@ -165,7 +167,7 @@ class Softmax {
     }
   }
 
-  // Brings O to the reference of the last step.
+  // Rescales O to the references of the last step.
   FLASHSMITH_DEVICE void rescale(Fragment<Traits::d_head> &O) const {
     bool due = rescale_;
     if constexpr (Traits::softmax.branchless) {
@@ -176,17 +178,17 @@ class Softmax {
     for (int i = 0; i < Traits::d_head / 2; i++) O[i] *= alpha_[half_of(i)];
   }
 
-  // What that is: 1 where the reference has stayed.
+  // Returns the factor of O in the last step: 1 if the reference did not change.
   FLASHSMITH_DEVICE float factor(int half) const { return alpha_[half]; }
 
-  // Of a row, when all blocks are done.
+  // Returns the statistics of a row when all blocks are done.
   FLASHSMITH_DEVICE SoftmaxStats stats(int half) const {
     return {
         .reference = R_[half], .sum = kFoldScale ? sum_of_row(l_[half]) : l_[half], .kept = 1.f};
   }
 
  private:
-  // Of the scaled scores.
+  // Returns the max of the scaled scores of a row.
   FLASHSMITH_DEVICE float row_maximum(const Fragment<Traits::B_c> &S, int half) const {
     return largest(S, half) * folded_scale();
   }
@@ -217,8 +219,8 @@ class Softmax {
     return maximum[half] > R_[half] + kBound;
   }
 
-  // Raises the references of rows whose maximum has grown. Both rows are worked on in turn, so that
-  // one's instructions fill the gaps of the other's.
+  // Raises the references of rows whose max has grown. The instructions of the two rows alternate,
+  // so that they fill each other's latencies.
   FLASHSMITH_DEVICE void follow_maxima(const Fragment<Traits::B_c> &S) {
     static_assert(kBound == -kLead, "R follows every growth");
     float maximum[kHalves] = {fmaxf(S[0], S[1]), fmaxf(S[2], S[3])};
@@ -252,7 +254,7 @@ class Softmax {
 
   template <bool kFresh>
   FLASHSMITH_DEVICE void subtract_reference(Fragment<Traits::B_c> &S) const {
-    // A row of -inf so far: -inf - -inf must not become NaN.
+    // A row that has seen only -inf must not become NaN by -inf - -inf.
     const float R0 = kFresh && R_[0] == -INFINITY ? 0.f : R_[0];
     const float R1 = kFresh && R_[1] == -INFINITY ? 0.f : R_[1];
 #pragma unroll
@@ -268,7 +270,7 @@ class Softmax {
     return static_cast<int32_t>(signs) >= 0;
   }
 
-  // S holds exponents, some of which exceed the reference: raises it.
+  // Raises the reference of rows with positive exponents in S.
   FLASHSMITH_DEVICE void catch_up(Fragment<Traits::B_c> &S) {
     float shift[2];
 #pragma unroll
@@ -283,13 +285,13 @@ class Softmax {
     for (int i = 0; i < Traits::B_c / 2; i++) S[i] -= shift[half_of(i)];
   }
 
-  // Of -inf the polynomial is not zero, so that fresh blocks do without.
+  // The polynomial is not zero at -inf, so steps with kFresh use none.
   template <int kPolynomials>
   FLASHSMITH_DEVICE void exponentiate(Fragment<Traits::B_c> &S) {
     float sum[2] = {0.f, 0.f};
 #pragma unroll
     for (int i = 0; i < Traits::B_c / 2; i++) {
-      // Evenly spread over the elements.
+      // Polynomials are spread evenly over the elements.
       const bool polynomial = i * kPolynomials % 16 < kPolynomials;
       S[i] = polynomial ? exp2_polynomial(S[i]) : ptx::exp2_approx(S[i]);
       sum[half_of(i)] += S[i];

@@ -1,7 +1,6 @@
-// Which work tiles are split, for the kernel that combines: a block that has the first keys of one
-// puts it down. Where each work tile has its splits whatever the lengths are, there is a place of
-// each; with stream-K, one of each block, since at most one that is split begins with a
-// block.
+// The list of split work tiles for the combine kernel. The block that has the first keys of a work
+// tile writes its entry. With equal splits every work tile has a place; with stream-K every block
+// has one, since at most one work tile that is split begins in a block.
 #pragma once
 
 #include <cstring>
@@ -11,7 +10,7 @@
 
 namespace flashsmith {
 
-// By one thread, but for `get`.
+// Its functions are called by one thread, except `get`.
 class SplitTiles {
   const SplitArgs &args_;
 
@@ -30,7 +29,7 @@ class SplitTiles {
  public:
   FLASHSMITH_DEVICE explicit SplitTiles(const SplitArgs &args) : args_(args) {}
 
-  // Before any other: none.
+  // Called before `add`: clears the block's place.
   FLASHSMITH_DEVICE void begin() const {
     if (!has_all_tiles()) put(ptx::block_index_x(), KeySplit{});
   }
@@ -42,7 +41,8 @@ class SplitTiles {
       put(ptx::block_index_x(), split);
     }
   }
-  // Of a place. That of a work tile which is not split, or none, has one split at most.
+  // Returns the split at a place. Its `count` is at most 1 if there is no work tile, or it is not
+  // split.
   FLASHSMITH_DEVICE KeySplit get(int place) const {
     uint32_t words[kSplitWords];
 #pragma unroll

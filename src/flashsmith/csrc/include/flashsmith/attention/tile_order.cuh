@@ -1,4 +1,4 @@
-// Which tile of the output has which index: the order in which tiles are worked on.
+// The order in which the tiles of the output are worked on.
 #pragma once
 
 #include "flashsmith/attention/tile_table.cuh"
@@ -6,14 +6,14 @@
 
 namespace flashsmith {
 
-// The rows of one block of Q, in one head of one batch entry.
+// The rows of one block of Q in one head of one batch entry.
 struct WorkTile {
   int Q_block, head, batch;
 };
 
-// Where there are few tiles each block works on the one that has its own index. The block keeps the
-// tile's entry of the table as a word in shared memory, because a single thread of the producer
-// cannot search for it: the sequence is in the lowest bits, the cluster above.
+// If there are few varlen tiles, each block works on the tile of its index. The block keeps the
+// tile's table entry as a word in shared memory, because a single thread of the producer cannot
+// search for it: the sequence is in the lowest bits, the cluster above.
 constexpr uint32_t kNoEntry = ~0u;
 
 template <typename Traits>
@@ -30,7 +30,8 @@ FLASHSMITH_DEVICE uint32_t own_entry() {
   return ptx::thread_load_shared_4(ptx::shared_memory() + Traits::own_entry_offset);
 }
 
-// Where there are few tiles, blocks without one have ended before they ask.
+// Returns the number of tiles. If there are few varlen tiles, blocks without one have exited before
+// this.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
   if constexpr (Traits::Sequence::kVarlen) {
@@ -42,8 +43,8 @@ FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
   }
 }
 
-// The tile with an index in the order of the table: all of it for a group of heads, then for the
-// next, a tile for each head in turn.
+// Returns the varlen tile at an index. The order is the whole table for one group of heads, then
+// for the next; each table entry takes the heads of the group in turn.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_index) {
   constexpr int kGroup = Traits::heads_per_group > 0 ? Traits::heads_per_group : 16;
@@ -64,9 +65,10 @@ FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_i
           .batch = entry.batch};
 }
 
-// The tile with an index in the order. Head by head, Q blocks in order; or, longest first for
-// causal, the last Q block of each head in a group, then the one before: K and V of a group stay in
-// L2. A cluster's blocks have neighbouring indices, with Q blocks of one head side by side.
+// Returns the tile at an index. The order is head by head with ascending Q blocks; or, for causal
+// masks, longest first: the last Q block of each head in a group, then the one before, so that K
+// and V of a group stay in L2. The blocks of a cluster have neighbouring indices and Q blocks, and
+// one head.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
   if constexpr (Traits::Sequence::kVarlen) return listed_tile_at<Traits>(problem, tile_index);
@@ -88,8 +90,7 @@ FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
   return {Q_block, head - batch * problem.n_heads, batch};
 }
 
-// The first row that the tile, or one side by side with it in the cluster, has; and one past the
-// last.
+// These return the first row, and one past the last row, of the tiles in the cluster of a tile.
 template <typename Traits>
 FLASHSMITH_DEVICE int tile_row_begin(const WorkTile &tile) {
   return tile.Q_block / Traits::cluster_size * Traits::cluster_size * Traits::B_r;

@@ -1,10 +1,12 @@
-// The tiles of sequences with lengths of their own. The longest sequences come first, which leaves
-// short tiles for the end; a sequence's tiles go from the last on, which see the most keys if the
-// mask is causal. A launch of its own lists them, so that no block looks for work where there is
-// none; of few tiles each block finds its own, because that launch would cost more than the work.
+// The tile table of varlen sequences. The longest sequences come first, which leaves short tiles
+// for the end; the tiles of a sequence are in descending order, because the last ones see the most
+// keys if the mask is causal. A separate launch makes the table, so that no block looks for work
+// where there is none. If there are few tiles, each block finds its own, because that launch would
+// cost more than the work.
 //
-// The table is a number of entries, a word that is not used, and for each entry its cluster of Q
-// blocks and its sequence.
+//    number of entries | unused | cluster, sequence | cluster, sequence | ...     (words)
+//
+// A cluster is a cluster of Q blocks.
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -12,7 +14,7 @@
 
 namespace flashsmith {
 
-constexpr int kScheduleWarps = 8;  // of a block, each of which lists one sequence
+constexpr int kScheduleWarps = 8;  // warps of a block, each of which lists one sequence
 
 struct TileTable {
   static constexpr int kHeaderWords = 2, kEntryWords = 2;
@@ -46,8 +48,8 @@ FLASHSMITH_DEVICE int n_entries(const typename Traits::Sequence &sequence) {
   return (sequence.seq_len_q() + kRows - 1) / kRows;
 }
 
-// Lists the tiles of a sequence, behind those of longer ones. The queue begins at zero. Lengths
-// that nobody promised may add up to more than there is room for: what does not fit is left out.
+// Lists the tiles of a sequence, behind those of longer ones, and resets the queue. If lengths add
+// up to more tiles than the caller promised, those without room are left out.
 template <typename Traits>
 FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
   const TileTable table{problem.tiles};
@@ -73,8 +75,9 @@ FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
   ptx::thread_store_global_4(problem.queue + 1, 0);
 }
 
-// Finds the entry that a table of up to kWarpSize sequences would have at an index, in no memory:
-// each lane has one sequence, and all lanes call this. Cluster kNoCluster: there are fewer entries.
+// Finds the entry that a table of up to kWarpSize sequences would have at an index, without memory:
+// each lane has one sequence, and all lanes call this. Returns cluster kNoCluster if there are
+// fewer entries.
 constexpr int kNoCluster = -1;
 
 template <typename Traits>
@@ -94,7 +97,7 @@ FLASHSMITH_DEVICE TileTable::Entry find_entry(const ProblemArgs &problem, int in
   return {ptx::max_of_lanes(cluster), ptx::max_of_lanes(is_own ? lane : 0)};
 }
 
-// Grid: a block for every kScheduleWarps sequences. Block: as many warps.
+// Grid: a block for every kScheduleWarps sequences. Block: kScheduleWarps warps.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kScheduleWarps *kWarpSize)
     schedule_kernel(const __grid_constant__ Args args) {

@@ -1,7 +1,6 @@
-// Nothing depends on rows that no sequence has, which lie behind those that a sequence uses and
-// before the first sequence: their gradients are 0. The caller asks for these zeros where the
-// library made the tensors of the gradients, because filling those beforehand writes all memory
-// once more.
+// Clears the gradients of rows that no sequence has: those behind each sequence, and before the
+// first. Nothing depends on these rows. The caller requests the zeros where the library allocated
+// the gradients, because filling whole tensors beforehand would write all memory twice.
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -10,13 +9,13 @@
 
 namespace flashsmith {
 
-// A range has rows of one entry of a tensor's batch.
+// A range of rows of one batch entry of a tensor.
 struct RowRange {
   int batch, begin, end;
 };
 
-// Returns the rows behind a sequence's own. They end where the next sequence begins if sequences
-// are packed, and else with the tensor's.
+// Returns the rows behind a sequence. They end where the next sequence begins if sequences are
+// packed, else at the end of the batch entry.
 FLASHSMITH_DEVICE RowRange unused_after(const RowOffset &first, int n_used,
                                         const int32_t *cu_seqlens, int n_rows, int batch,
                                         int n_sequences) {
@@ -44,7 +43,7 @@ FLASHSMITH_DEVICE void clear_rows(void *tensor, const TensorStrides &strides, co
   }
 }
 
-// Clears what belongs to the head of Q and the sequence that are the block's indices.
+// Clears the rows that belong to the block's head of Q and sequence.
 template <typename Traits, int kThreads>
 FLASHSMITH_DEVICE void clear_unused_rows(const ProblemArgs &problem, const GradientArgs &args) {
   using value_t = typename Traits::value_t;
@@ -57,7 +56,8 @@ FLASHSMITH_DEVICE void clear_unused_rows(const ProblemArgs &problem, const Gradi
     clear_rows<value_t, kThreads>(args.dK, args.dK_strides, keys, head, problem.d_qk);
     clear_rows<value_t, kThreads>(args.dV, args.dV_strides, keys, head, problem.d_v);
   };
-  // Of a sequence that is longer than the caller promised, the rows beyond are not visited.
+  // A sequence may be longer than the caller promised; its rows beyond are not visited, so they are
+  // cleared.
   const int n_q =
       sequence.seq_len_q() < problem.seq_len_q ? sequence.seq_len_q() : problem.seq_len_q;
   clear(unused_after(sequence.queries(), n_q, varlen.cu_seqlens_q, varlen.rows_q, batch,

@@ -1,5 +1,5 @@
-// The arithmetic of a user's score_mod and mask_mod over float, int32_t and bool: it means what it
-// means in torch, and nothing of it is undefined. Generated policies call it by torch's names.
+// The arithmetic of a user's score_mod and mask_mod over float, int32_t and bool: it means the same
+// as in torch, and no operation is undefined. Generated policies call it by torch's names.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,8 @@ FLASHSMITH_DEVICE int32_t neg(int32_t x) { return sub(0, x); }
 FLASHSMITH_DEVICE int32_t abs(int32_t x) { return x < 0 ? neg(x) : x; }
 FLASHSMITH_DEVICE int32_t sign(int32_t x) { return (x > 0) - (x < 0); }
 
-// The remainder has the dividend's sign. By zero it is the dividend, and the quotient is zero.
+// The remainder has the dividend's sign. Division by zero gives the dividend as the remainder, and
+// zero as the quotient.
 FLASHSMITH_DEVICE int32_t fmod(int32_t a, int32_t b) {
   if (b == 0) return a;
   return b == -1 ? 0 : a % b;
@@ -85,8 +86,9 @@ FLASHSMITH_DEVICE int32_t bitwise_right_shift(int32_t x, int32_t count) {
 
 // ---- distances ----
 
-// How far a key lies behind a place, or ahead of one: to_float of the difference, by one conversion
-// for a lane's row and one addition for each key. Beyond 2^24 it is rounded twice.
+// These return the distance of a key behind a position, or ahead of it: to_float of the difference,
+// with one conversion for a lane's row and one addition for each key. Beyond 2^24 it is rounded
+// twice.
 FLASHSMITH_DEVICE float keys_behind(int32_t place, const Key &key) {
   return static_cast<float>(sub(place, key.first)) - static_cast<float>(key.column);
 }
@@ -94,9 +96,9 @@ FLASHSMITH_DEVICE float keys_ahead(const Key &key, int32_t place) {
   return static_cast<float>(sub(key.first, place)) + static_cast<float>(key.column);
 }
 
-// ---- both ----
+// ---- integers and floats ----
 
-// NaN, if one is.
+// These return NaN if an argument is NaN.
 template <typename T>
 FLASHSMITH_DEVICE T minimum(T a, T b) {
   return a != a || a < b ? a : b;
@@ -114,10 +116,10 @@ FLASHSMITH_DEVICE float sign(float x) { return static_cast<float>((x > 0) - (x <
 FLASHSMITH_DEVICE bool isnan(float x) { return x != x; }
 FLASHSMITH_DEVICE bool isinf(float x) { return fabsf(x) == INFINITY; }
 
-// a / b, rounded as `/` rounds, for a constant b and its rounded inverse: without the branch to
-// rare cases of a division, a call that wgmma would wait for. Only a constant's rare cases are
-// known: that neither b nor its inverse is subnormal. (Markstein 1990: what the first quotient
-// leaves over corrects it.)
+// Returns a / b, rounded as `/` rounds, for a constant b and its rounded inverse, without the
+// branch to the rare cases of a division, which is a call that wgmma would wait for. Neither b nor
+// its inverse may be subnormal, which is known only of constants. (Markstein 1990: the remainder of
+// the first quotient corrects it.)
 FLASHSMITH_DEVICE float div_by_constant(float a, float b, float inverse) {
   const float quotient = a * inverse;
   const float corrected = fmaf(fmaf(-quotient, b, a), inverse, quotient);
@@ -132,7 +134,7 @@ FLASHSMITH_DEVICE float remainder(float a, float b) {
 FLASHSMITH_DEVICE float floor_divide(float a, float b) {
   if (b == 0) return a / b;
   const float r = fmodf(a, b);
-  const float quotient = (a - r) / b - (r != 0 && (r < 0) != (b < 0));  // whole, but for rounding
+  const float quotient = (a - r) / b - (r != 0 && (r < 0) != (b < 0));  // whole but for rounding
   const float whole = floorf(quotient);
   if (quotient == 0) return copysignf(0, a / b);
   return quotient - whole > 0.5f ? whole + 1 : whole;
@@ -144,7 +146,7 @@ FLASHSMITH_DEVICE float log2(float x) { return ptx::log2_approx(x); }
 FLASHSMITH_DEVICE float log(float x) { return ptx::log2_approx(x) * kLn2; }
 FLASHSMITH_DEVICE float log10(float x) { return ptx::log2_approx(x) * kLog10Of2; }
 FLASHSMITH_DEVICE float sigmoid(float x) { return ptx::reciprocal_approx(1.f + exp(-x)); }
-// Off by 2^-22 at most, so that it costs one exponential and one reciprocal.
+// The error is at most 2^-22, at the cost of one exponential and one reciprocal.
 FLASHSMITH_DEVICE float tanh(float x) {
   return 1.f - 2.f * ptx::reciprocal_approx(1.f + exp(2.f * x));
 }
@@ -184,8 +186,9 @@ FLASHSMITH_DEVICE float load_element(const bfloat16_t *x) {
   return ptx::unpack<bfloat16_t>(ptx::thread_load_global(&x->bits));
 }
 
-// A negative index counts from the end. One beyond is moved to the edge: tiles reach beyond the
-// sequences, and what is computed there is thrown away, but must read no foreign memory.
+// Returns an index into a captured tensor. A negative index counts from the end. An index beyond
+// the tensor is moved to the edge: tiles reach beyond the sequences, and their results there are
+// discarded, but must read no foreign memory.
 FLASHSMITH_DEVICE int inside(int32_t index, int size) {
   const int from_start = index < 0 ? index + size : index;
   return minimum(maximum(from_start, 0), size - 1);

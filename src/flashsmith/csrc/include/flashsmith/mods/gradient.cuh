@@ -1,12 +1,12 @@
-// The derivative of the user's score_mod. Generated units have a specialisation for the hash of
-// each.
+// The derivative of the user's score_mod. Generated units specialise it for the hash of the
+// functions.
 #pragma once
 
 #include "flashsmith/attention/score.cuh"
 
 namespace flashsmith {
 
-// kIsOne: it is 1 everywhere. factor: of the score that score_mod is given.
+// `kIsOne`: the derivative is 1 everywhere. `factor` returns it at the score that score_mod takes.
 template <int64_t kHash>
 struct UserScoreGradient;
 

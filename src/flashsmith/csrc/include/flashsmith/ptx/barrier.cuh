@@ -5,7 +5,7 @@
 
 namespace flashsmith::ptx {
 
-// bar.sync 0: all threads of the block arrive; orders their shared memory accesses.
+// bar.sync 0: waits for all threads of the block, and orders their shared memory accesses.
 FLASHSMITH_DEVICE void barrier_sync(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::barrier_sync(where);

@@ -2,17 +2,17 @@
 // Registers: %cluster_ctarank; Parallel Synchronization and Communication Instructions:
 // barrier.cluster.
 //
-// A block's shared memory is there for the others from the first cluster_sync until it ends: it
-// must not end before it knows, by a last cluster_sync or by mbarriers, that the others have done
-// with it.
+// The other blocks can access a block's shared memory from the first cluster_sync until the block
+// exits. It must not exit before it knows, by a last cluster_sync or by mbarriers, that they have
+// finished with it.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// The block's number in its cluster. Read where it is needed: the thread that loads has few
-// registers to keep it in.
+// Returns the block's rank in its cluster. It is read where it is needed, because the producer
+// thread has few registers to keep it in.
 FLASHSMITH_DEVICE int cluster_rank() {
 #ifdef FLASHSMITH_EMULATOR
   return static_cast<int>(emulator::cluster_rank());
@@ -23,8 +23,8 @@ FLASHSMITH_DEVICE int cluster_rank() {
 #endif
 }
 
-// barrier.cluster.arrive.release and wait.acquire: all threads of the cluster's blocks that have
-// not returned arrive; orders their shared memory accesses.
+// barrier.cluster.arrive.release and wait.acquire: waits for all threads of the cluster's blocks
+// that have not exited, and orders their shared memory accesses.
 FLASHSMITH_DEVICE void cluster_sync(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::cluster_sync(where);

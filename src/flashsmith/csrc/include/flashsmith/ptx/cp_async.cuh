@@ -5,7 +5,7 @@
 
 namespace flashsmith::ptx {
 
-// cp.async.cg, 16 bytes past L1; the hint has L2 fetch the whole 128-byte line.
+// cp.async.cg: copies 16 bytes past L1; with the hint L2 fetches the whole 128-byte line.
 FLASHSMITH_DEVICE void cp_async_16(shared_address destination, const void *source) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::cp_async_16(pointer(destination), source);
@@ -15,7 +15,7 @@ FLASHSMITH_DEVICE void cp_async_16(shared_address destination, const void *sourc
 #endif
 }
 
-// The same where `active`; else 16 zero bytes, and the source is not read: it has a size of 0.
+// The same copy if `active`; else 16 zero bytes, without reading the source: its size is 0.
 FLASHSMITH_DEVICE void cp_async_16_or_zero(shared_address destination, const void *source,
                                            bool active) {
 #ifdef FLASHSMITH_EMULATOR
@@ -27,7 +27,7 @@ FLASHSMITH_DEVICE void cp_async_16_or_zero(shared_address destination, const voi
 #endif
 }
 
-// cp.async.ca, 4 bytes where `active`; else zeros, and nothing is read.
+// cp.async.ca: copies 4 bytes if `active`; else zeros, without reading the source.
 FLASHSMITH_DEVICE void cp_async_4_or_zero(shared_address destination, const void *source,
                                           bool active) {
 #ifdef FLASHSMITH_EMULATOR
@@ -48,7 +48,8 @@ FLASHSMITH_DEVICE void cp_async_commit_group() {
 #endif
 }
 
-// cp.async.wait_group: this thread's groups have landed, but for the newest kPending.
+// cp.async.wait_group: waits until all of this thread's groups but the newest kPending have
+// arrived.
 template <int kPending>
 FLASHSMITH_DEVICE void cp_async_wait_group(FLASHSMITH_CALL_SITE) {
   static_assert(kPending >= 0, "the number of groups left in flight is not negative");

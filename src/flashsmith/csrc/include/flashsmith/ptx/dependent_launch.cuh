@@ -1,26 +1,29 @@
-// Launches that begin before the one before is over. PTX ISA, Parallel Synchronization and
-// Communication Instructions: griddepcontrol (sm_90). By all threads that touch global memory.
+// Programmatic dependent launch: a launch begins before the previous one has finished. PTX ISA,
+// Parallel Synchronization and Communication Instructions: griddepcontrol (sm_90). Executed by all
+// threads that touch global memory.
 //
-// A kernel waits first and lets the next begin then, so that no more than two are there at a time.
-// What its loads find in L1 is then no older than the launch before, which must not write what it
-// reads: memory that a launch long before has read there may have changed since.
+// A kernel waits first and only then lets the next launch begin, so that at most two run at a time.
+// Data that its loads find in L1 has then been read by the previous launch at the earliest, and
+// that launch must not write memory that it reads. Data that an older launch has read into L1 may
+// have changed since.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// griddepcontrol.wait: the launch before is over, and what it has written is visible. At once
-// where this launch was not allowed to overlap it, as on older GPUs and the emulator. Compiled for
-// an older architecture a kernel does not have it, on newer GPUs either: the host sees to that.
+// griddepcontrol.wait: waits until the previous launch has finished and its writes are visible.
+// Returns at once if this launch was not allowed to overlap it, as on older GPUs and in the
+// emulator. A kernel compiled for an older architecture lacks the instruction on newer GPUs, too;
+// the host takes that into account.
 FLASHSMITH_DEVICE void wait_for_launch_before() {
 #if !defined(FLASHSMITH_EMULATOR) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// griddepcontrol.launch_dependents: when all blocks have come here the next launch may begin, if it
-// may overlap this one.
+// griddepcontrol.launch_dependents: the next launch may begin when all blocks have executed this,
+// if it may overlap this one.
 FLASHSMITH_DEVICE void let_next_launch_begin() {
 #if !defined(FLASHSMITH_EMULATOR) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

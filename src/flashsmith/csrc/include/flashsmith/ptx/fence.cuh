@@ -1,13 +1,13 @@
-// Fences between ordinary accesses and the units that work on their own: bulk copies and wgmma (the
-// async proxy). PTX ISA, Memory Consistency Model: Proxies; membar/fence. Of single threads.
+// Fences between ordinary accesses and the async proxy (bulk copies and wgmma). PTX ISA, Memory
+// Consistency Model: Proxies; membar/fence. Executed by single threads.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// fence.mbarrier_init: by the thread that has initialised mbarriers, before bulk copies or other
-// blocks of the cluster use them.
+// fence.mbarrier_init: executed by the thread that has initialised mbarriers, before bulk copies or
+// other blocks of the cluster use them.
 FLASHSMITH_DEVICE void fence_mbarrier_init(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::fence_mbarrier_init(where);
@@ -16,9 +16,8 @@ FLASHSMITH_DEVICE void fence_mbarrier_init(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// fence.proxy.async: what the thread has written to shared memory, or knows others to have written,
-// is visible to bulk copies and wgmma that come after, and what it has loaded is read before they
-// overwrite it.
+// fence.proxy.async: later bulk copies and wgmma see the writes to shared memory that the thread
+// has made or has synchronised with, and do not overwrite what it has loaded before it is read.
 FLASHSMITH_DEVICE void fence_proxy_async(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::fence_proxy_async(where);
@@ -27,8 +26,8 @@ FLASHSMITH_DEVICE void fence_proxy_async(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// fence.proxy.async of global memory: bulk copies that come after find there what the thread knows
-// others to have written.
+// fence.proxy.async of global memory: later bulk copies see the writes of others that the thread
+// has synchronised with.
 FLASHSMITH_DEVICE void fence_proxy_async_global(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::fence_proxy_async_global(where);

@@ -1,14 +1,14 @@
-// What thread blocks hand to one another through global memory while a kernel runs.
-// PTX ISA, Memory Consistency Model: release and acquire; Data Movement: ld.
+// Exchange of data between thread blocks through global memory while a kernel runs. PTX ISA, Memory
+// Consistency Model: release and acquire; Data Movement: ld.
 #pragma once
 
 #include "flashsmith/ptx/memory.cuh"
 
 namespace flashsmith::ptx {
 
-// atom.acq_rel.gpu.global.add.u32: returns the value before. What the thread has written, or knows
-// others of its block to have written (by a barrier), is visible to whoever finds the sum, and to
-// those who know of that by a barrier.
+// atom.acq_rel.gpu.global.add.u32: returns the value before. Writes of the thread, and writes of
+// its block that it has synchronised with by a barrier, are visible to a thread that reads the sum,
+// and to threads that synchronise with that one by a barrier.
 FLASHSMITH_DEVICE uint32_t thread_arrive_global(uint32_t *counter) {
 #ifdef FLASHSMITH_EMULATOR
   return emulator::thread_atomic_add(counter, 1);
@@ -22,7 +22,7 @@ FLASHSMITH_DEVICE uint32_t thread_arrive_global(uint32_t *counter) {
 #endif
 }
 
-// ld.global.cg.b32: past L1, where an older value may be.
+// ld.global.cg.b32: loads past L1, which may hold an older value.
 FLASHSMITH_DEVICE uint32_t thread_load_global_cg_4(const void *source) {
 #ifdef FLASHSMITH_EMULATOR
   uint32_t word;
@@ -35,7 +35,7 @@ FLASHSMITH_DEVICE uint32_t thread_load_global_cg_4(const void *source) {
 #endif
 }
 
-// ld.global.cg.v2.f32: likewise.
+// ld.global.cg.v2.f32: loads past L1.
 FLASHSMITH_DEVICE void load_global_cg_8(float &first, float &second, const float *source) {
 #ifdef FLASHSMITH_EMULATOR
   float numbers[2];
@@ -50,7 +50,7 @@ FLASHSMITH_DEVICE void load_global_cg_8(float &first, float &second, const float
 #endif
 }
 
-// ld.global.cg.v4.b32: likewise.
+// ld.global.cg.v4.b32: loads past L1.
 FLASHSMITH_DEVICE Chunk load_global_cg_16(const void *source) {
   Chunk chunk;
 #ifdef FLASHSMITH_EMULATOR

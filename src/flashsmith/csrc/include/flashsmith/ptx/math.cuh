@@ -10,7 +10,7 @@
 
 namespace flashsmith::ptx {
 
-// ex2.approx.ftz.f32: 2^x, relative error 2^-22; 2^-inf is 0, and what is below 2^-126, too.
+// ex2.approx.ftz.f32: 2^x, relative error 2^-22; results below 2^-126 are 0, as is 2^-inf.
 FLASHSMITH_DEVICE float exp2_approx(float x) {
 #ifdef FLASHSMITH_EMULATOR
   const float y = std::exp2(x);
@@ -22,7 +22,7 @@ FLASHSMITH_DEVICE float exp2_approx(float x) {
 #endif
 }
 
-// lg2.approx.ftz.f32: the logarithm to base 2, absolute error 2^-22 near 1, else relative.
+// lg2.approx.ftz.f32: log2, absolute error 2^-22 near 1, else relative.
 FLASHSMITH_DEVICE float log2_approx(float x) {
 #ifdef FLASHSMITH_EMULATOR
   return std::log2(x);
@@ -33,7 +33,7 @@ FLASHSMITH_DEVICE float log2_approx(float x) {
 #endif
 }
 
-// mul.rz.f32: rounds towards zero, so that what overflows becomes the largest finite number.
+// mul.rz.f32: rounds towards zero, so that an overflow gives the largest finite number.
 FLASHSMITH_DEVICE float mul_rz(float x, float y) {
 #ifdef FLASHSMITH_EMULATOR
   return emulator::mul_rz(x, y);
@@ -55,7 +55,7 @@ FLASHSMITH_DEVICE float tanh_approx(float x) {
 #endif
 }
 
-// The bits of a number, and back.
+// These reinterpret a number as bits, and bits as a number.
 FLASHSMITH_HOST_DEVICE uint32_t float_bits(float value) {
   return __builtin_bit_cast(uint32_t, value);
 }
@@ -78,7 +78,7 @@ FLASHSMITH_DEVICE uint32_t pack(float low, float high) {
 #endif
 }
 
-// The same of numbers below zero as zeros: cvt.rn.relu.{f16x2,bf16x2}.f32.
+// cvt.rn.relu.{f16x2,bf16x2}.f32: packs numbers below zero as zeros.
 template <typename value_t>
 FLASHSMITH_DEVICE uint32_t pack_positive(float low, float high) {
 #ifdef FLASHSMITH_EMULATOR
@@ -94,7 +94,7 @@ FLASHSMITH_DEVICE uint32_t pack_positive(float low, float high) {
 #endif
 }
 
-// cvt.f32.{f16,bf16}, which is exact.
+// cvt.f32.{f16,bf16}: exact.
 template <typename value_t>
 FLASHSMITH_DEVICE float unpack(uint16_t bits) {
 #ifdef FLASHSMITH_EMULATOR
@@ -111,7 +111,7 @@ FLASHSMITH_DEVICE float unpack(uint16_t bits) {
 #endif
 }
 
-// cvt.rzi.s32.f32: truncates; what no int32_t can hold becomes the nearest, NaN becomes 0.
+// cvt.rzi.s32.f32: truncates; numbers outside of int32_t become the nearest int32_t, NaN becomes 0.
 FLASHSMITH_DEVICE int32_t float_to_int(float value) {
 #ifdef FLASHSMITH_EMULATOR
   if (!(value >= -0x1p31f)) return value != value ? 0 : INT32_MIN;
@@ -123,7 +123,7 @@ FLASHSMITH_DEVICE int32_t float_to_int(float value) {
 #endif
 }
 
-// shfl.sync.bfly.b32: the value of lane (this lane ^ kLaneMask).
+// shfl.sync.bfly.b32: returns the value of lane (this lane ^ kLaneMask).
 template <int kLaneMask>
 FLASHSMITH_DEVICE float shuffle_xor(float value) {
   static_assert(kLaneMask > 0 && kLaneMask < 32, "a lane mask stays inside the warp");
@@ -134,7 +134,7 @@ FLASHSMITH_DEVICE float shuffle_xor(float value) {
 #endif
 }
 
-// vote.sync.any: whether the predicate holds in any lane of the warp.
+// vote.sync.any: returns whether the predicate holds in any lane of the warp.
 FLASHSMITH_DEVICE bool vote_any(bool predicate) {
 #ifdef FLASHSMITH_EMULATOR
   return emulator::vote_any(predicate);

@@ -1,5 +1,5 @@
-// How wgmma finds an operand in shared memory. PTX ISA, Asynchronous Warpgroup Level Matrix
-// Instructions: Matrix Descriptor Format, Shared Memory Matrix Layout.
+// Matrix descriptors of wgmma's operands in shared memory. PTX ISA, Asynchronous Warpgroup Level
+// Matrix Instructions: Matrix Descriptor Format, Shared Memory Matrix Layout.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -7,17 +7,18 @@
 
 namespace flashsmith::ptx {
 
-// Bytes of a row of a swizzled tile; 16, one chunk, without a swizzle.
+// Returns the bytes of a row of a swizzled tile; 16, one chunk, without a swizzle.
 FLASHSMITH_HOST_DEVICE constexpr int row_bytes(Swizzle swizzle) {
   return 16 << static_cast<int>(swizzle);
 }
 
-// Which dimension of an operand is contiguous: K, or the other one.
+// The contiguous dimension of an operand: K, or the other one.
 enum class Major { k, mn };
 
 using MatrixDescriptor = uint64_t;
 
-// `start` is 16-byte aligned; tiles begin where their swizzle does (at multiples of eight rows).
+// Encodes a descriptor. `start` is 16-byte aligned; tiles begin where their swizzle does (at
+// multiples of eight rows).
 FLASHSMITH_DEVICE MatrixDescriptor matrix_descriptor(shared_address start, int leading_bytes,
                                                      int stride_bytes, Swizzle swizzle) {
 #ifdef FLASHSMITH_EMULATOR
@@ -31,24 +32,24 @@ FLASHSMITH_DEVICE MatrixDescriptor matrix_descriptor(shared_address start, int l
          field(static_cast<uint32_t>(stride_bytes)) << 32 | mode << 62;
 }
 
-// An operand with K contiguous in a swizzled tile: rows as long as the swizzle, groups of eight
-// rows `stride_bytes` apart (by default adjacent). The next 16 elements of K are 32 bytes further
-// on, while they last.
+// Describes an operand with K contiguous in a swizzled tile: rows are as long as the swizzle,
+// groups of eight rows `stride_bytes` apart (by default adjacent). The next 16 elements of K are 32
+// bytes further, up to the end of the row.
 FLASHSMITH_DEVICE MatrixDescriptor k_major_descriptor(shared_address start, Swizzle swizzle,
                                                       int stride_bytes = 0) {
   return matrix_descriptor(start, 16, stride_bytes ? stride_bytes : 8 * row_bytes(swizzle),
                            swizzle);
 }
 
-// An operand with K across the rows of a swizzled tile: a row holds row_bytes(swizzle) / 2 elements
-// of the other dimension, the next ones are `leading_bytes` further on; groups of eight rows are
-// adjacent. The next 16 elements of K are 16 rows further on.
+// Describes an operand with K across the rows of a swizzled tile: a row holds row_bytes(swizzle) /
+// 2 elements of the other dimension, the next ones are `leading_bytes` further; groups of eight
+// rows are adjacent. The next 16 elements of K are 16 rows further.
 FLASHSMITH_DEVICE MatrixDescriptor mn_major_descriptor(shared_address start, Swizzle swizzle,
                                                        int leading_bytes) {
   return matrix_descriptor(start, leading_bytes, 8 * row_bytes(swizzle), swizzle);
 }
 
-// The same operand, `bytes` (a multiple of 16) further on.
+// Returns the descriptor of the same operand, `bytes` (a multiple of 16) further.
 FLASHSMITH_DEVICE MatrixDescriptor advance(MatrixDescriptor descriptor, int bytes) {
   return descriptor + static_cast<uint64_t>(bytes >> 4);
 }

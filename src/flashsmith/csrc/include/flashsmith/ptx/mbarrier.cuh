@@ -1,11 +1,11 @@
-// Barriers in shared memory that count arrivals and the bytes of bulk copies; 8 bytes each, 8-byte
-// aligned. PTX ISA, Parallel Synchronization and Communication Instructions: mbarrier.
+// Barriers in shared memory that count arrivals and the bytes of bulk copies; they are 8 bytes
+// each, 8-byte aligned. PTX ISA, Parallel Synchronization and Communication Instructions: mbarrier.
 //
-// All of these are instructions of single threads. An arrival releases what its thread has done and
-// what its warp has done as a whole (ldmatrix, wgmma it has waited for); for what other lanes have
-// loaded or stored themselves, it needs a warp_sync before. A load from shared memory that a bulk
-// copy may overwrite must have read before the arrival, which overtakes it else: an instruction has
-// used its registers, or all lanes have executed fence_proxy_async.
+// All of these are instructions of single threads. An arrival releases the accesses of its thread
+// and those of its warp as a whole (ldmatrix, wgmma it has waited for); loads and stores of other
+// lanes need a warp_sync before it. An arrival overtakes a load from shared memory that is in
+// flight, and a bulk copy may then overwrite the bytes: before it, an instruction must have used
+// the load's registers, or all lanes must have executed fence_proxy_async.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -14,7 +14,7 @@ namespace flashsmith::ptx {
 
 constexpr int kMbarrierBytes = 8;
 
-// mbarrier.init: a phase completes after `count` arrivals and the bytes they expect.
+// mbarrier.init: a phase completes after `count` arrivals and the bytes that they expect.
 FLASHSMITH_DEVICE void mbarrier_init(shared_address barrier, int count FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::mbarrier_init(pointer(barrier), count, where);
@@ -23,7 +23,7 @@ FLASHSMITH_DEVICE void mbarrier_init(shared_address barrier, int count FLASHSMIT
 #endif
 }
 
-// mbarrier.arrive, release
+// mbarrier.arrive: releases.
 FLASHSMITH_DEVICE void mbarrier_arrive(shared_address barrier FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::mbarrier_arrive(pointer(barrier), where);
@@ -32,10 +32,10 @@ FLASHSMITH_DEVICE void mbarrier_arrive(shared_address barrier FLASHSMITH_LAST_CA
 #endif
 }
 
-// mapa and mbarrier.arrive.shared::cluster: at the barrier at the same place in the shared memory
-// of the cluster's block of this rank, which may be this block's own. It says that loads from
-// shared memory are over, and they are when their registers have been used: .release.cluster would
-// flush writes as well, with a MEMBAR.ALL.GPU each time (-25% in the forward kernel).
+// mapa and mbarrier.arrive.shared::cluster: arrives at the barrier at the same offset in the block
+// of this rank, which may be this block. The arrival tells that loads from shared memory have
+// finished, and that holds once their registers have been used: .release.cluster would flush writes
+// as well, with a MEMBAR.ALL.GPU each time (-25% in the forward kernel).
 FLASHSMITH_DEVICE void mbarrier_arrive_remote(shared_address barrier,
                                               int rank FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
@@ -52,7 +52,8 @@ FLASHSMITH_DEVICE void mbarrier_arrive_remote(shared_address barrier,
 #endif
 }
 
-// mbarrier.arrive.expect_tx: the phase also needs `bytes` more bytes of bulk copies.
+// mbarrier.arrive.expect_tx: arrives, and makes the phase wait for `bytes` more bytes of bulk
+// copies.
 FLASHSMITH_DEVICE void mbarrier_arrive_expect_tx(shared_address barrier,
                                                  int bytes FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
@@ -63,8 +64,8 @@ FLASHSMITH_DEVICE void mbarrier_arrive_expect_tx(shared_address barrier,
 #endif
 }
 
-// mbarrier.try_wait.parity until the phase of this parity, 0 or 1, has completed; acquire. Phases
-// count from 0, and the one before the first counts as completed, with parity 1.
+// mbarrier.try_wait.parity: waits until the phase of this parity, 0 or 1, has completed; acquires.
+// Phases count from 0, and the one before the first counts as completed, with parity 1.
 FLASHSMITH_DEVICE void mbarrier_wait_parity(shared_address barrier,
                                             int parity FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR

@@ -5,12 +5,12 @@
 
 namespace flashsmith::ptx {
 
-// What one thread moves with a 16-byte access.
+// The data of one thread's 16-byte access.
 struct Chunk {
   uint32_t word[4];
 };
 
-// ld.global.nc.v4.b32: the data is read-only while the kernel runs.
+// ld.global.nc.v4.b32: the data must be read-only while the kernel runs.
 FLASHSMITH_DEVICE Chunk load_global_16(const void *source) {
   Chunk chunk;
 #ifdef FLASHSMITH_EMULATOR
@@ -23,7 +23,7 @@ FLASHSMITH_DEVICE Chunk load_global_16(const void *source) {
   return chunk;
 }
 
-// The same where `active`; else zeros, and nothing is read.
+// The same load if `active`; else zeros, without reading memory.
 FLASHSMITH_DEVICE Chunk load_global_16_or_zero(const void *source, bool active) {
 #ifdef FLASHSMITH_EMULATOR
   Chunk chunk{};
@@ -45,7 +45,7 @@ FLASHSMITH_DEVICE void store_global_16(void *destination, const Chunk &chunk) {
 #endif
 }
 
-// The same where `active`.
+// The same store if `active`.
 FLASHSMITH_DEVICE void store_global_16_if(bool active, void *destination, const Chunk &chunk) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::store_global(destination, &chunk, sizeof(Chunk), active);
@@ -54,8 +54,8 @@ FLASHSMITH_DEVICE void store_global_16_if(bool active, void *destination, const 
 #endif
 }
 
-// ld.shared.v4.b32. The chunk is a reference, so that the emulator knows its registers again when
-// an instruction uses them.
+// ld.shared.v4.b32. The chunk is a reference, so that the emulator recognises its registers when an
+// instruction uses them.
 FLASHSMITH_DEVICE void load_shared_16(Chunk &chunk, shared_address source) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::load_shared(&chunk, pointer(source), sizeof(Chunk));
@@ -98,7 +98,7 @@ FLASHSMITH_DEVICE uint32_t load_shared_4(shared_address source) {
   return word;
 }
 
-// Whether the target adds four numbers at a time.
+// Whether the target has an instruction that adds four numbers to memory at a time.
 #if defined(FLASHSMITH_EMULATOR) || __CUDA_ARCH__ >= 900
 constexpr bool kHasWideAdds = true;
 #else
@@ -116,7 +116,8 @@ FLASHSMITH_DEVICE void add_global_4(float *destination, float value) {
 #endif
 }
 
-// red.relaxed.gpu.global.add.v4.f32 (sm_90): four numbers in 16 bytes, each by itself.
+// red.relaxed.gpu.global.add.v4.f32 (sm_90): adds four numbers in 16 bytes; each addition is atomic
+// by itself.
 FLASHSMITH_DEVICE void add_global_16(float *destination, const float (&values)[4]) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::add_global(destination, values, 4);
@@ -127,7 +128,7 @@ FLASHSMITH_DEVICE void add_global_16(float *destination, const float (&values)[4
 #endif
 }
 
-// ---- by one thread, where the lanes of a warp go different ways ----
+// ---- instructions of one thread, where the lanes of a warp diverge ----
 
 // ld.shared.b32
 FLASHSMITH_DEVICE uint32_t thread_load_shared_4(shared_address source) {
@@ -147,7 +148,7 @@ FLASHSMITH_DEVICE void thread_store_shared_4(shared_address destination, uint32_
 #endif
 }
 
-// ld.global.nc: a word, half a one or a byte, which is read-only while the kernel runs.
+// ld.global.nc: loads a word, half a word or a byte, which must be read-only while the kernel runs.
 template <typename T>
 FLASHSMITH_DEVICE T thread_load_global(const T *source) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4,
@@ -204,10 +205,10 @@ FLASHSMITH_DEVICE uint32_t thread_atomic_add(uint32_t *destination, uint32_t val
 #endif
 }
 
-// ---- between blocks: words by which one hands on to another ----
+// ---- words of global memory that order the accesses of thread blocks ----
 
-// st.release.gpu: who finds this value finds all that the thread has written, by bulk copies that
-// it has waited for, too.
+// st.release.gpu: a thread that reads this value sees all writes of this thread, including bulk
+// copies that it has waited for.
 FLASHSMITH_DEVICE void release_global(uint32_t *word, uint32_t value FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::release_global(word, value, where);
@@ -216,8 +217,8 @@ FLASHSMITH_DEVICE void release_global(uint32_t *word, uint32_t value FLASHSMITH_
 #endif
 }
 
-// ld.acquire.gpu until the word has this value. Nobody may write it but a thread that goes on
-// whether this one does or not.
+// ld.acquire.gpu in a loop, until the word has this value. It may be written only by a thread that
+// proceeds whether or not this one does.
 FLASHSMITH_DEVICE void wait_global(const uint32_t *word, uint32_t value FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::wait_global(word, value, where);

@@ -7,10 +7,10 @@
 
 namespace flashsmith::ptx {
 
-// ldmatrix.m8n8.x4: four 8x8 matrices of 16-bit elements. Lane 8*i + r gives the address of row r
-// of matrix i; register i of lane l then holds elements 2*(l%4), 2*(l%4)+1 of row l/4 of matrix i,
-// or, transposed, of column l/4. Volatile, because the same address holds other data after a
-// barrier.
+// ldmatrix.m8n8.x4: loads four 8x8 matrices of 16-bit elements. Lane 8*i + r gives the address of
+// row r of matrix i; register i of lane l then holds elements 2*(l%4), 2*(l%4)+1 of row l/4 of
+// matrix i, or, transposed, of column l/4. The asm is volatile, because the same address holds
+// other data after a barrier.
 template <bool kTransposed>
 FLASHSMITH_DEVICE void ldmatrix_x4(uint32_t (&fragment)[4], shared_address row) {
 #ifdef FLASHSMITH_EMULATOR
@@ -28,7 +28,7 @@ FLASHSMITH_DEVICE void ldmatrix_x4(uint32_t (&fragment)[4], shared_address row) 
 #endif
 }
 
-// stmatrix.m8n8.x4 (sm_90): the reverse, not transposed. PTX ISA, Data Movement: stmatrix.
+// stmatrix.m8n8.x4 (sm_90): the inverse of ldmatrix_x4<false>. PTX ISA, Data Movement: stmatrix.
 FLASHSMITH_DEVICE void stmatrix_x4(shared_address row, const uint32_t (&fragment)[4]) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::stmatrix_x4(pointer(row), fragment);

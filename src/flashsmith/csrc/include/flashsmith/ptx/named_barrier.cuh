@@ -1,5 +1,5 @@
 // Execution barriers among some of the block's warps. PTX ISA, Parallel Synchronization and
-// Communication Instructions: bar. Numbers 1 to 15; barrier_sync uses number 0.
+// Communication Instructions: bar. They have numbers 1 to 15; barrier_sync uses number 0.
 #pragma once
 
 #include <type_traits>
@@ -8,15 +8,15 @@
 
 namespace flashsmith::ptx {
 
-// The barrier of a group of threads. A family enumerates its barriers; where each of several groups
-// has one, the enumerator is that of group 0, and those of the others follow it.
+// Returns the barrier of a group of threads. A family enumerates its barriers; if each of several
+// groups has one, the enumerator is the barrier of group 0, and the other groups' follow it.
 template <typename NamedBarrier>
   requires std::is_enum_v<NamedBarrier>
 FLASHSMITH_DEVICE int named_barrier_of(NamedBarrier first, int group) {
   return static_cast<int>(first) + group;
 }
 
-// bar.sync: waits until `threads` threads, whole warps, have arrived; orders their accesses.
+// bar.sync: waits until `threads` threads, in whole warps, have arrived, and orders their accesses.
 FLASHSMITH_DEVICE void named_barrier_sync(int id, int threads FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::named_barrier_sync(id, threads, where);
@@ -25,7 +25,7 @@ FLASHSMITH_DEVICE void named_barrier_sync(int id, int threads FLASHSMITH_LAST_CA
 #endif
 }
 
-// bar.arrive: counts among the `threads`, but does not wait.
+// bar.arrive: counts as an arrival among the `threads`, but does not wait.
 FLASHSMITH_DEVICE void named_barrier_arrive(int id, int threads FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::named_barrier_arrive(id, threads, where);
@@ -34,8 +34,9 @@ FLASHSMITH_DEVICE void named_barrier_arrive(int id, int threads FLASHSMITH_LAST_
 #endif
 }
 
-// The index of a barrier, not before `known` has been computed: ptxas moves an arrival before
-// arithmetic on which nothing of it depends. No instruction makes the NaN it compares with.
+// Returns the index of a barrier, but not before `known` has been computed: ptxas would move an
+// arrival before arithmetic that it does not depend on. No instruction produces the NaN that
+// `known` is compared with.
 FLASHSMITH_DEVICE int when_known([[maybe_unused]] float known, int index) {
 #ifndef FLASHSMITH_EMULATOR
   asm volatile(

@@ -1,6 +1,6 @@
 // The boundary between the two targets: nvcc compiles the kernels for a GPU, and with
 // FLASHSMITH_EMULATOR defined any C++20 compiler compiles the same text for the CPU. Only files in
-// this folder ask which.
+// this folder distinguish the targets.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 #define __launch_bounds__(...)
 #define FLASHSMITH_DEVICE inline
 #define FLASHSMITH_HOST_DEVICE inline
-// Last parameter of a synchronising instruction: the emulator tells call sites apart by it. The
-// second form follows other parameters.
+// The last parameter of a synchronising instruction, by which the emulator distinguishes call
+// sites. The second form follows other parameters.
 #define FLASHSMITH_CALL_SITE \
   ::flashsmith::emulator::Where where = ::flashsmith::emulator::Where::current()
 #define FLASHSMITH_LAST_CALL_SITE , FLASHSMITH_CALL_SITE
@@ -28,7 +28,8 @@ namespace flashsmith::ptx {
 
 #ifdef FLASHSMITH_EMULATOR
 
-// An address in shared memory, as the instructions take it. Integer, for address arithmetic.
+// An address in shared memory, as the instructions take it. It is an integer, for address
+// arithmetic.
 using shared_address = uintptr_t;
 
 FLASHSMITH_DEVICE int thread_index() { return emulator::thread_index(); }
@@ -37,7 +38,7 @@ FLASHSMITH_DEVICE int block_index_y() { return emulator::block_index().y; }
 FLASHSMITH_DEVICE int block_index_z() { return emulator::block_index().z; }
 FLASHSMITH_DEVICE int grid_size_x() { return emulator::grid_size().x; }
 
-// Base of the block's dynamic shared memory, 1024-byte aligned.
+// Returns the base of the block's dynamic shared memory, 1024-byte aligned.
 FLASHSMITH_DEVICE shared_address shared_memory() {
   return reinterpret_cast<shared_address>(emulator::shared_memory());
 }

@@ -1,14 +1,14 @@
-// What random numbers decide. PTX ISA, Comparison and Selection Instructions: setp.bf16x2; Floating
-// Point Instructions: neg.
+// Decisions by random numbers. PTX ISA, Comparison and Selection Instructions: setp.bf16x2;
+// Floating Point Instructions: neg.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// Whether the 15 lower bits of each half of `pair` are less than the same half of `bounds`, which
-// is at most 0x7f80. As BF16 numbers they are in the order of their bits up to there, and beyond
-// are infinity and what compares with nothing.
+// Sets whether the 15 lower bits of each half of `pair` are less than the same half of `bounds`,
+// which is at most 0x7f80. Up to there BF16 numbers are in the order of their bits; beyond are
+// infinity and NaN, which is less than nothing.
 FLASHSMITH_DEVICE void both_below(bool (&below)[2], uint32_t pair, uint32_t bounds) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t low, high;
@@ -24,7 +24,7 @@ FLASHSMITH_DEVICE void both_below(bool (&below)[2], uint32_t pair, uint32_t boun
 #endif
 }
 
-// neg.f32 under a predicate: an addition, where a selection would take the pipe of logic.
+// neg.f32 under a predicate: it runs as an addition, while a selection would take the logic pipe.
 FLASHSMITH_DEVICE void negate_if(bool condition, float &value) {
 #ifdef FLASHSMITH_EMULATOR
   if (condition) value = -value;

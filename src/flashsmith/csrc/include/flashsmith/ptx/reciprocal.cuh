@@ -5,7 +5,8 @@
 
 namespace flashsmith::ptx {
 
-// rcp.approx.ftz.f32: 1 / x, off by one unit in the last place at most; of infinity 0.
+// rcp.approx.ftz.f32: 1 / x, with an error of at most one unit in the last place; 1 / infinity is
+// 0.
 FLASHSMITH_DEVICE float reciprocal_approx(float x) {
 #ifdef FLASHSMITH_EMULATOR
   return 1 / x;

@@ -1,14 +1,14 @@
-// Bulk copies of bytes in a row, and sums in global memory. PTX ISA, Data Movement and Conversion
-// Instructions: cp.async.bulk, cp.reduce.async.bulk. All of these are instructions of single
-// threads; addresses and sizes are multiples of 16 bytes.
+// Bulk copies of contiguous bytes, and bulk additions to global memory. PTX ISA, Data Movement and
+// Conversion Instructions: cp.async.bulk, cp.reduce.async.bulk. All of these are instructions of
+// single threads; addresses and sizes are multiples of 16 bytes.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// cp.async.bulk: the bytes at `source` come to `destination`, and count towards the barrier's
-// phase.
+// cp.async.bulk: copies the bytes at `source` to `destination`, and counts them towards the
+// barrier's phase.
 FLASHSMITH_DEVICE void bulk_load(shared_address destination, const void *source, int bytes,
                                  shared_address barrier) {
 #ifdef FLASHSMITH_EMULATOR
@@ -22,8 +22,8 @@ FLASHSMITH_DEVICE void bulk_load(shared_address destination, const void *source,
 #endif
 }
 
-// cp.async.bulk: the bytes at `source` go to `destination`. Belongs to a group of the thread's, as
-// a tma_store does (tma.cuh).
+// cp.async.bulk: copies the bytes at `source` to `destination`, in a group of the thread like a
+// tma_store (tma.cuh).
 FLASHSMITH_DEVICE void bulk_store(void *destination, shared_address source, int bytes) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::bulk_store(destination, pointer(source), bytes);
@@ -34,8 +34,8 @@ FLASHSMITH_DEVICE void bulk_store(void *destination, shared_address source, int 
 #endif
 }
 
-// cp.reduce.async.bulk, add: each FP32 number at `source` is added to one at `destination`, by
-// itself. As bulk_store.
+// cp.reduce.async.bulk, add: adds each FP32 number at `source` to the one at `destination`; each
+// addition is atomic by itself. It belongs to a group like a bulk_store.
 FLASHSMITH_DEVICE void bulk_add(float *destination, shared_address source, int bytes) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::bulk_add(destination, pointer(source), bytes);

@@ -1,11 +1,11 @@
-// What lanes of a warp have, in others. PTX ISA, Data Movement: shfl.sync, redux.sync.
+// Exchange of values between the lanes of a warp. PTX ISA, Data Movement: shfl.sync, redux.sync.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
 
 namespace flashsmith::ptx {
 
-// shfl.sync.idx.b32: the value of another lane, which may be another one for each.
+// shfl.sync.idx.b32: returns the value of another lane, which may differ between lanes.
 FLASHSMITH_DEVICE int shuffle_from(int value, int lane) {
 #ifdef FLASHSMITH_EMULATOR
   return emulator::shuffle_from(value, lane);
@@ -19,7 +19,7 @@ FLASHSMITH_DEVICE int64_t shuffle_from(int64_t value, int lane) {
   return static_cast<int64_t>(shuffle_from(static_cast<int>(value >> 32), lane)) << 32 | low;
 }
 
-// redux.sync.add.s32 (sm_80): over all lanes of the warp.
+// redux.sync.add.s32 (sm_80): the sum over all lanes of the warp.
 FLASHSMITH_DEVICE int sum_of_lanes(int value) {
 #ifdef FLASHSMITH_EMULATOR
   int sum = 0;
@@ -30,7 +30,7 @@ FLASHSMITH_DEVICE int sum_of_lanes(int value) {
 #endif
 }
 
-// redux.sync.max.s32 (sm_80).
+// redux.sync.max.s32 (sm_80): the max over all lanes of the warp.
 FLASHSMITH_DEVICE int max_of_lanes(int value) {
 #ifdef FLASHSMITH_EMULATOR
   int maximum = value;

@@ -5,7 +5,7 @@
 
 namespace flashsmith::ptx {
 
-// stmatrix.m8n8.x4.trans: the reverse of ldmatrix_x4<true> (mma.cuh). Register i of lane l has
+// stmatrix.m8n8.x4.trans: the inverse of ldmatrix_x4<true> (mma.cuh). Register i of lane l has
 // elements 2*(l%4), 2*(l%4)+1 of column l/4 of matrix i.
 FLASHSMITH_DEVICE void stmatrix_x4_transposed(shared_address row, const uint32_t (&fragment)[4]) {
 #ifdef FLASHSMITH_EMULATOR

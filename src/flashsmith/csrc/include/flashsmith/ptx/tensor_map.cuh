@@ -1,5 +1,6 @@
-// Tensor maps: a kernel takes them in `const __grid_constant__` parameters. The host makes a
-// CUtensorMap with cuTensorMapEncodeTiled, or fills the emulator's struct; it includes this file.
+// Tensor maps: a kernel takes them in `const __grid_constant__` parameters. The host, which
+// includes this file, creates a CUtensorMap with cuTensorMapEncodeTiled, or fills the emulator's
+// struct.
 #pragma once
 
 #include <cstdint>

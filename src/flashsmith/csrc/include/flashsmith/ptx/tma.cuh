@@ -7,7 +7,8 @@
 
 namespace flashsmith::ptx {
 
-// How long L2 keeps the bytes: the policies that createpolicy.fractional makes for all of them.
+// The time that L2 keeps the bytes: these are the policies that createpolicy.fractional makes for
+// all bytes.
 enum class CacheHint : uint64_t {
   none = 0,
   evict_first = 0x12F0000000000000,
@@ -56,7 +57,7 @@ FLASHSMITH_DEVICE void issue_tma_load(shared_address destination, const TensorMa
 }
 #endif
 
-// The box at `coordinates` (two to five, in elements, the contiguous dimension first) comes to
+// Copies the box at `coordinates` (two to five, in elements, the contiguous dimension first) to
 // `destination`, 128-byte aligned, and counts its bytes towards the barrier's phase. Elements
 // outside the tensor become zeros, and count.
 template <CacheHint kHint = CacheHint::none, typename... Coordinates>
@@ -72,8 +73,8 @@ FLASHSMITH_DEVICE void tma_load(shared_address destination, const TensorMap &map
 #endif
 }
 
-// The same into the shared memory of each block of the cluster whose rank is a bit of `blocks`: to
-// the same place, counted by that block's barrier at the same place. L2 is read once.
+// Copies the box to the same offset in each block of the cluster whose rank is a bit of `blocks`.
+// The barrier at the same offset in that block counts it. L2 is read once.
 template <CacheHint kHint = CacheHint::none, typename... Coordinates>
 FLASHSMITH_DEVICE void tma_load_multicast(shared_address destination, const TensorMap &map,
                                           shared_address barrier, uint16_t blocks,
@@ -88,8 +89,8 @@ FLASHSMITH_DEVICE void tma_load_multicast(shared_address destination, const Tens
 #endif
 }
 
-// The tile at `source`, 128-byte aligned, goes to the box at `coordinates`, where that lies in the
-// tensor; the box may end beyond the tensor, but not begin before it.
+// Copies the tile at `source`, 128-byte aligned, to the part of the box at `coordinates` that lies
+// in the tensor; the box may end beyond the tensor, but not begin before it.
 template <typename... Coordinates>
 FLASHSMITH_DEVICE void tma_store(const TensorMap &map, shared_address source,
                                  Coordinates... coordinates) {
@@ -127,7 +128,8 @@ FLASHSMITH_DEVICE void tma_store_commit_group(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// cp.async.bulk.wait_group: the thread's groups, but for the newest kPending, have been written.
+// cp.async.bulk.wait_group: waits until all of the thread's groups but the newest kPending have
+// been written.
 template <int kPending>
 FLASHSMITH_DEVICE void tma_store_wait_group(FLASHSMITH_CALL_SITE) {
   static_assert(kPending >= 0, "the number of groups left in flight is not negative");
@@ -138,7 +140,8 @@ FLASHSMITH_DEVICE void tma_store_wait_group(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// cp.async.bulk.wait_group.read: they have been read from shared memory, which may be reused.
+// cp.async.bulk.wait_group.read: waits until they have been read from shared memory, which may then
+// be reused.
 template <int kPending>
 FLASHSMITH_DEVICE void tma_store_wait_group_read(FLASHSMITH_CALL_SITE) {
   static_assert(kPending >= 0, "the number of groups left in flight is not negative");

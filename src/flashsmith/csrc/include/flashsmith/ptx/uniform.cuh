@@ -5,8 +5,8 @@
 
 namespace flashsmith::ptx {
 
-// A value that all lanes of the warp have, in a way that the compiler knows to be uniform. What
-// follows from it takes no registers of each lane.
+// Returns a value that all lanes of the warp have, in a form that the compiler knows to be uniform.
+// Values computed from it take no vector registers.
 FLASHSMITH_DEVICE int uniform(int value) {
 #ifdef FLASHSMITH_EMULATOR
   return value;

@@ -1,5 +1,5 @@
-// What warp-specialised kernels need. PTX ISA, Miscellaneous Instructions: setmaxnreg; Parallel
-// Synchronization and Communication Instructions: elect.sync.
+// Instructions of warp-specialised kernels. PTX ISA, Miscellaneous Instructions: setmaxnreg;
+// Parallel Synchronization and Communication Instructions: elect.sync.
 #pragma once
 
 #include "flashsmith/ptx/platform.cuh"
@@ -8,7 +8,8 @@ namespace flashsmith::ptx {
 
 constexpr int kWarpgroupThreads = 128;
 
-// setmaxnreg.inc: the threads of the warpgroup get more registers, once others have released them.
+// setmaxnreg.inc: gives the threads of the warpgroup more registers, once others have released
+// them.
 template <int kRegisters>
 FLASHSMITH_DEVICE void increase_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
@@ -20,7 +21,7 @@ FLASHSMITH_DEVICE void increase_registers() {
 #endif
 }
 
-// setmaxnreg.dec: releases the registers that the threads of the warpgroup have beyond these.
+// setmaxnreg.dec: releases the registers of the warpgroup's threads beyond kRegisters.
 template <int kRegisters>
 FLASHSMITH_DEVICE void decrease_registers() {
   static_assert(kRegisters >= 24 && kRegisters <= 256 && kRegisters % 8 == 0,
@@ -32,8 +33,8 @@ FLASHSMITH_DEVICE void decrease_registers() {
 #endif
 }
 
-// elect.sync: true in one lane of the warp, always the same. The compiler then knows that only one
-// thread executes what follows.
+// elect.sync: returns true in one lane of the warp, always the same. The compiler then knows that
+// only one thread executes the code under it.
 FLASHSMITH_DEVICE bool elect_one() {
 #ifdef FLASHSMITH_EMULATOR
   return emulator::elect_one();
@@ -50,7 +51,7 @@ FLASHSMITH_DEVICE bool elect_one() {
 #endif
 }
 
-// The warp's number in its block, in a way that the compiler knows to be uniform.
+// Returns the warp's index in its block, in a form that the compiler knows to be uniform.
 FLASHSMITH_DEVICE int warp_index() {
 #ifdef FLASHSMITH_EMULATOR
   return thread_index() / 32;

@@ -2,9 +2,11 @@
 // wgmma.mma_async.m64nNk16, and m64nNk32 of e4m3, with fp32 accumulators. All four warps of the
 // warpgroup execute them.
 //
-// Accumulators, of lane l of warp w: c[4 * j + 2 * h + i] is column 8 * j + 2 * (l % 4) + i of row
-// 16 * w + l / 4 + 8 * h. Neither they nor registers of A may be touched until a wait has covered
-// the instruction.
+// The accumulators of lane l of warp w are
+//
+//    c[4 * j + 2 * h + i] = C[16 * w + l / 4 + 8 * h][8 * j + 2 * (l % 4) + i]
+//
+// Neither they nor registers of A may be touched until a wait has covered the instruction.
 #pragma once
 
 #include <type_traits>
@@ -32,7 +34,7 @@
                : FLASHSMITH_C##A0                                                            \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
                  "r"(static_cast<int>(accumulate)), "n"(kMajorB == Major::mn))
-// Operands of 8 bits have one layout.
+// FP8 operands have only one layout, without transposition.
 #define FLASHSMITH_WGMMA_SHARED_E4M3(N, A, B, S)                                  \
   asm volatile(FLASHSMITH_WGMMA("e4m3", N, 32, FLASHSMITH_R##A, "%" #A, B, S, "") \
                : FLASHSMITH_C##A                                                  \
@@ -73,7 +75,8 @@ constexpr emulator::MmaType kMmaType = is_e4m3<value_t>   ? emulator::MmaType::e
                                                           : emulator::MmaType::bf16;
 #endif
 
-// c += a * b, or = with `accumulate` false: a (64, K) and b (K, kN) in shared memory.
+// Computes c += a * b, or c = a * b with `accumulate` false: a (64, K) and b (K, kN) are in shared
+// memory.
 template <typename value_t, int kN, Major kMajorA, Major kMajorB>
 FLASHSMITH_DEVICE void wgmma_shared(float (&c)[kN / 2], MatrixDescriptor a, MatrixDescriptor b,
                                     bool accumulate) {
@@ -95,9 +98,10 @@ FLASHSMITH_DEVICE void wgmma_shared(float (&c)[kN / 2], MatrixDescriptor a, Matr
 #endif
 }
 
-// The same with a in registers, laid out as the accumulators of two neighbouring groups of eight
-// columns: a[0], a[1] columns 2p, 2p + 1 of rows g, g + 8; a[2], a[3] columns 2p + 8, 2p + 9. Of
-// e4m3 four columns are a word: a[0], a[1] from column 4p on, a[2], a[3] from 4p + 16.
+// Computes the same with a in registers, which have the layout of the accumulators of two
+// neighbouring groups of eight columns: a[0], a[1] are columns 2p, 2p + 1 of rows g, g + 8; a[2],
+// a[3] are columns 2p + 8, 2p + 9. With e4m3 a word has four columns: a[0], a[1] from column 4p on,
+// a[2], a[3] from 4p + 16.
 template <typename value_t, int kN, Major kMajorB>
 FLASHSMITH_DEVICE void wgmma_registers(float (&c)[kN / 2], const uint32_t (&a)[4],
                                        MatrixDescriptor b, bool accumulate) {
@@ -118,7 +122,7 @@ FLASHSMITH_DEVICE void wgmma_registers(float (&c)[kN / 2], const uint32_t (&a)[4
 #endif
 }
 
-// wgmma.fence: registers that the kernel has touched may be used by wgmma from here on.
+// wgmma.fence: from here on wgmma may use registers that the kernel has touched.
 FLASHSMITH_DEVICE void wgmma_fence(FLASHSMITH_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
   emulator::wgmma_fence(where);
@@ -127,8 +131,9 @@ FLASHSMITH_DEVICE void wgmma_fence(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// No instruction: the compiler does not move ordinary accesses of these registers across this
-// point. It sees wgmma write its accumulators at once, and might use them before the wait.
+// Emits no instruction, but keeps the compiler from moving ordinary accesses of these registers
+// across this point. The compiler believes that wgmma writes its accumulators at once, and might
+// use them before the wait.
 template <typename register_t, int kCount>
 FLASHSMITH_DEVICE void pin_registers([[maybe_unused]] register_t (&registers)[kCount]) {
 #ifndef FLASHSMITH_EMULATOR
@@ -152,7 +157,7 @@ FLASHSMITH_DEVICE void wgmma_commit_group(FLASHSMITH_CALL_SITE) {
 #endif
 }
 
-// wgmma.wait_group: the groups have completed, but for the newest kPending.
+// wgmma.wait_group: waits until all groups but the newest kPending have completed.
 template <int kPending>
 FLASHSMITH_DEVICE void wgmma_wait_group(FLASHSMITH_CALL_SITE) {
   static_assert(kPending >= 0 && kPending <= 7, "wgmma leaves 0 to 7 groups in flight");

@@ -1,8 +1,8 @@
 // The text of wgmma's register lists, for wgmma.cuh.
 //
 // FLASHSMITH_Rn names registers 0 to n - 1, FLASHSMITH_Cn binds c[0] to c[n - 1] to them.
-// FLASHSMITH_WGMMA_SHAPES(X) is X(N, the numbers of the seven operands after the registers) for
-// each N; the first of them is also how many registers there are.
+// FLASHSMITH_WGMMA_SHAPES(X) is X(N, the indices of the seven operands after the registers) for
+// each N; the first index is also the number of registers.
 #pragma once
 
 #define FLASHSMITH_C(i)                                                                       \

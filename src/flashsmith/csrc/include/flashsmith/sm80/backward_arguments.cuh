@@ -1,13 +1,12 @@
-// The backward kernels of the sm80 family as host and device see them: configuration (how),
-// arguments and sizes of a launch.
+// The sm80 backward as host and device see it: configuration, kernel arguments and launch sizes.
 #pragma once
 
 #include "flashsmith/backward_params.h"
 
 namespace flashsmith {
 
-// One point of the configuration space. Same fields, in the same order, as the Python class of this
-// name. The fields are described in docs/knobs.md.
+// One point of the configuration space. The fields, in this order, are those of the Python class of
+// this name, and are described in docs/knobs.md.
 struct FlashBackwardKernelConfig {
   ScalarType dtype;
   int d_head;
@@ -31,7 +30,7 @@ struct BackwardKernelArgs {
 
 typedef void (*backward_kernel_fn)(const BackwardKernelArgs);
 
-// The launches of one call: dK and dV are one, or one each. Null: there is none.
+// The kernels of one call: dK and dV come from one kernel, or from one each. Null: no such kernel.
 struct FlashBackwardKernels {
   backward_kernel_fn statistics, sinks, dQ, dK_dV, dK, dV;
 };
@@ -40,10 +39,10 @@ constexpr int threads_per_block(const FlashBackwardKernelConfig &cfg) {
   return cfg.n_warps * kWarpSize;
 }
 
-// Two tiles of the rows that a block keeps, two of those it visits in every stage, and the block of
-// statistics that visited queries lie in.
+// Shared memory holds two tiles of the rows that a block keeps, and in every stage two tiles of
+// visited rows with the block of statistics that visited queries lie in.
 constexpr int shared_memory_bytes(const FlashBackwardKernelConfig &cfg) {
-  constexpr int kElementBytes = 2, kStatisticsBytes = 8;  // of an element, of a row
+  constexpr int kElementBytes = 2, kStatisticsBytes = 8;  // of an element, and of a row
   return 2 * (cfg.B_r + cfg.n_stages * cfg.B_c) * cfg.d_head * kElementBytes +
          cfg.n_stages * kStatisticsRows * kStatisticsBytes;
 }

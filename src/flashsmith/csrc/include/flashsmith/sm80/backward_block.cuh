@@ -1,5 +1,5 @@
-// A thread block's work in the backward: its rows, over the tiles of the other side that see them,
-// or that they see.
+// The work of a thread block in the backward: its rows, over the tiles of the other side that see
+// them or that they see.
 #pragma once
 
 #include <type_traits>
@@ -18,9 +18,9 @@ namespace flashsmith::sm80 {
 // dS = P (dP - delta); the gradient of A1 is dS B1, and where rows are keys that of A2 is P B2.
 template <typename Traits, GradientPass kGradients>
 class BackwardBlock {
-  static constexpr bool kFirst = kGradients != GradientPass::dV;  // the gradient of A1
-  static constexpr bool kSecond =
-      kGradients == GradientPass::dV || kGradients == GradientPass::dK_dV;  // and that of A2
+  static constexpr bool kFirst = kGradients != GradientPass::dV;  // computes the gradient of A1
+  static constexpr bool kSecond = kGradients == GradientPass::dV ||
+                                  kGradients == GradientPass::dK_dV;  // computes the gradient of A2
   static constexpr int kColumns = Traits::columns(kGradients);
   static constexpr bool kTwoStages = Traits::n_stages == 2;
   static constexpr int kFirstStage = Traits::stages_offset;
@@ -31,7 +31,7 @@ class BackwardBlock {
   Rows rows_;
   const ptx::shared_address shared_;
   const int A1_, rows_offset_,
-      columns_offset_;                // lanes' places of fragments: see backward_gemm.cuh
+      columns_offset_;                // offsets of the lane's fragments: see backward_gemm.cuh
   typename Traits::Dropout dropout_;  // of the visited head
   RowGradients<Traits> first_ = {}, second_ = {};
 
@@ -55,7 +55,7 @@ class BackwardBlock {
     for (int stage = kFirstStage; !rows_.is_over(visit); stage = after(stage)) {
       const Visit next = rows_.after(visit);
       ptx::cp_async_wait_group<0>();
-      ptx::barrier_sync();  // this stage is here, the other has been read
+      ptx::barrier_sync();  // this stage has arrived, the other has been read
       if (kTwoStages && !rows_.is_over(next)) rows_.load_visited(shared_ + after(stage), next);
       accumulate(visit, stage);
       if (!kTwoStages && !rows_.is_over(next)) {
@@ -76,12 +76,12 @@ class BackwardBlock {
  private:
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
 
-  // The first of this warp's rows.
+  // Returns the first row of this warp.
   static FLASHSMITH_DEVICE int warp_row() {
     return ptx::recomputed(ptx::thread_index()) / kWarpSize * Traits::rows_per_warp;
   }
 
-  // The stage of the next visit.
+  // Returns the stage of the next visit.
   static FLASHSMITH_DEVICE int after(int stage) {
     return kTwoStages ? 2 * kFirstStage + Traits::stage_bytes - stage : stage;
   }
@@ -94,7 +94,7 @@ class BackwardBlock {
     }
   }
 
-  // The visited rows from B1 on, and those of the other tile.
+  // Accumulates over kColumns visited rows, from B1 and the same rows of B2.
   FLASHSMITH_DEVICE void accumulate(const Visit &visit, int stage, int B1) {
     if constexpr (Traits::Mask::kAhead || Traits::Mask::kBehind) {
       if (!rows_.has_scores(visit, warp_row())) return;

@@ -1,5 +1,5 @@
 // The two kinds of matrix products of a warp's kept rows with a visited tile, on mma.m16n8k16: with
-// its rows, and with its columns.
+// the tile's rows, and with its columns.
 #pragma once
 
 #include "flashsmith/attention/dropout.cuh"
@@ -10,18 +10,19 @@
 
 namespace flashsmith::sm80 {
 
-// Scores of a warp's kept rows with kColumns visited ones, and gradients of its rows, by m tile.
+// Scores of a warp's kept rows with kColumns visited rows, and gradients of the kept rows, by m
+// tile.
 template <typename Traits, int kColumns>
 using Scores = Fragment<kColumns>[Traits::m_tiles];
 template <typename Traits>
 using RowGradients = Fragment<Traits::d_head / Traits::column_groups>[Traits::m_tiles];
 
-// How many pairs of n tiles ahead of their products fragments of B are loaded: the products of four
-// mma take as long as a load.
+// The number of pairs of n tiles by which loads of B's fragments precede their products: the
+// products of four mma take as long as a load.
 template <int kTiles>
 constexpr int products_ahead = kTiles == 1 ? 3 : 1;
 
-// Two n tiles of C += A B, by m tile: `b` is what one ldmatrix.x4 has loaded.
+// Computes two n tiles of C += A B, by m tile. One ldmatrix.x4 has loaded `b`.
 template <typename value_t, int kTiles, int kElements>
 FLASHSMITH_DEVICE void mma_pair(float (&C)[kTiles][kElements], int pair,
                                 const uint32_t (&a)[kTiles][4], const uint32_t (&b)[4]) {
@@ -34,8 +35,8 @@ FLASHSMITH_DEVICE void mma_pair(float (&C)[kTiles][kElements], int pair,
   }
 }
 
-// C += A B of kSteps steps along the sum. load_A(fragments by m tile, step), a step ahead of its
-// products; load_B(fragment, step, pair of n tiles), a few products ahead.
+// Computes C += A B in kSteps steps along the sum. load_A(fragments by m tile, step) runs a step
+// ahead of its products; load_B(fragment, step, pair of n tiles) a few products ahead.
 template <typename value_t, int kSteps, int kTiles, int kElements, typename LoadA, typename LoadB>
 FLASHSMITH_DEVICE void multiply_add(float (&C)[kTiles][kElements], LoadA load_A, LoadB load_B) {
   constexpr int kPairs = kElements / 8, kProducts = kSteps * kPairs;
@@ -65,11 +66,12 @@ FLASHSMITH_DEVICE void clear(float (&C)[kTiles][kElements]) {
   }
 }
 
-// The products take A and B by what this lane addresses in shared memory for the first fragment of
-// the warp's kept rows, or of the visited ones: SmemTile's offset and the tile's. Tiles and the
-// rows of warps begin at whole lines, so that the swizzle permutes the sum as it does the offset.
+// The products take A and B as the offset in shared memory that this lane addresses for the first
+// fragment of the warp's kept rows, or of the visited rows: SmemTile's offset plus the tile's.
+// Tiles and the rows of warps begin at whole lines, so that the swizzle permutes the sum as it does
+// the offset.
 
-// C = A B^T.
+// Computes C = A B^T.
 template <typename Traits, int kColumns>
 FLASHSMITH_DEVICE void gemm_with_rows(Scores<Traits, kColumns> &C, ptx::shared_address shared,
                                       int A, int B) {
@@ -88,7 +90,7 @@ FLASHSMITH_DEVICE void gemm_with_rows(Scores<Traits, kColumns> &C, ptx::shared_a
       });
 }
 
-// Scores, or their gradients, in the input type: operands of the next product.
+// Scores, or their gradients, in the input type, as operands of the next product.
 template <typename Traits, int kColumns>
 using PackedScores = uint32_t[Traits::m_tiles][kColumns / kMmaK][4];
 
@@ -101,7 +103,7 @@ FLASHSMITH_DEVICE void pack_scores(PackedScores<Traits, kColumns> &packed,
   }
 }
 
-// The same of weights, where those that are dropped may be marked: they become zeros.
+// Packs weights. Weights that are marked as dropped become zeros.
 template <typename Traits, int kColumns>
 FLASHSMITH_DEVICE void pack_weights(PackedScores<Traits, kColumns> &packed,
                                     const Scores<Traits, kColumns> &P) {
@@ -109,7 +111,7 @@ FLASHSMITH_DEVICE void pack_weights(PackedScores<Traits, kColumns> &packed,
   for (int m = 0; m < Traits::m_tiles; m++) pack_kept<Traits>(packed[m], P[m]);
 }
 
-// C += A B, A as a product left it.
+// Computes C += A B, with A in the layout of a product's result.
 template <typename Traits, int kColumns>
 FLASHSMITH_DEVICE void gemm_with_columns(RowGradients<Traits> &C,
                                          const PackedScores<Traits, kColumns> &A,
@@ -128,7 +130,7 @@ FLASHSMITH_DEVICE void gemm_with_columns(RowGradients<Traits> &C,
       });
 }
 
-// The same, of scores that nothing else needs packed.
+// Packs the scores, for callers that do not need them packed elsewhere.
 template <typename Traits, int kColumns>
 FLASHSMITH_DEVICE void gemm_with_columns(RowGradients<Traits> &C, const Scores<Traits, kColumns> &A,
                                          ptx::shared_address shared, int B) {

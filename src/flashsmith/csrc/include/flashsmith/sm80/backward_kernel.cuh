@@ -1,6 +1,5 @@
-// The backward kernels of the sm80 family: FlashAttention-2's algorithm 2, once round for dQ and
-// once for dK and dV, so that nothing is summed in global memory and results do not depend on any
-// order.
+// The backward kernels of the sm80 family: FlashAttention-2's algorithm 2, once for dQ and once for
+// dK and dV, so that nothing is accumulated in global memory and results are deterministic.
 #pragma once
 
 #include "flashsmith/attention/row_statistics.cuh"
@@ -10,7 +9,7 @@
 namespace flashsmith::sm80 {
 
 // Grid: (blocks of B_r queries of the longest sequence, n_heads, batch), or (blocks of B_r keys of
-// the longest, n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
+// the longest sequence, n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
 // shared_memory_bytes(CFG).
 template <typename Traits, GradientPass kGradients>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(kGradients))

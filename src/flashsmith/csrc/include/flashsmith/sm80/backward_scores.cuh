@@ -1,4 +1,4 @@
-// What happens to a warp's scores and their gradients element by element, wherever they lie.
+// Element-wise operations on a warp's scores and their gradients.
 #pragma once
 
 #include "flashsmith/ptx/math.cuh"
@@ -25,7 +25,7 @@ FLASHSMITH_DEVICE void multiply(float (&S)[Traits::m_tiles][kElements],
   }
 }
 
-// Where a score is hidden its factor may be infinite.
+// Multiplies scores that are not hidden: the factor of a hidden score may be infinite.
 template <typename Traits, int kElements>
 FLASHSMITH_DEVICE void multiply_seen(float (&S)[Traits::m_tiles][kElements],
                                      const float (&factor)[Traits::m_tiles][kElements]) {

@@ -1,5 +1,5 @@
-// How the backward's tiles come from the tensors of a call, and its gradients go there. A block
-// keeps two tiles of rows, A1 and A2, and visits two tiles of the other side, B1 and B2, at a time.
+// Loads the backward's tiles from the tensors of a call, and stores its gradients. A block keeps
+// two tiles of rows, A1 and A2, and visits two tiles of the other side, B1 and B2, at a time.
 #pragma once
 
 #include "flashsmith/attention/row_statistics.cuh"
@@ -12,12 +12,13 @@
 
 namespace flashsmith::sm80 {
 
-// Visited rows, by the place of the first in the sequence, and the head of their queries.
+// Visited rows: the index of the first row in the sequence, and the head of their queries.
 struct Visit {
   int row, head;
 };
 
-// The rows of the sequence that a block visits, and those that no mask cuts for any kept row.
+// The rows of the sequence that a block visits, and the range of them that no mask cuts for any
+// kept row.
 struct VisitedRows {
   int begin, end, unmasked_begin, unmasked_end;
 
@@ -26,8 +27,8 @@ struct VisitedRows {
   }
 };
 
-// Whether some of the queries from `query` to before `query_end` may see some of the keys from
-// `key` to before `key_end`.
+// Returns whether some of the queries from `query` to before `query_end` may see some of the keys
+// from `key` to before `key_end`.
 template <typename Traits>
 FLASHSMITH_DEVICE bool may_see(const ProblemArgs &problem,
                                const typename Traits::Sequence &sequence, int query, int query_end,
@@ -37,7 +38,7 @@ FLASHSMITH_DEVICE bool may_see(const ProblemArgs &problem,
          Mask::first(problem, sequence, query) < key_end;
 }
 
-// The tensors of one entry of the batch.
+// The tensors of one batch entry.
 template <typename Traits>
 class BackwardTensors {
   using value_t = typename Traits::value_t;
@@ -56,7 +57,7 @@ class BackwardTensors {
   FLASHSMITH_DEVICE Head head(int head) const { return {head, batch_}; }
   FLASHSMITH_DEVICE int group_size() const { return problem().n_heads / problem().n_heads_kv; }
 
-  // ---- tiles of kRows rows, from `row` of the sequence on; zeros stand in for missing rows ----
+  // ---- loads tiles of kRows rows, from `row` of the sequence on; missing rows are zeros ----
 
   template <int kRows>
   FLASHSMITH_DEVICE void load_Q(ptx::shared_address tile, int head, int row) const {
@@ -80,8 +81,9 @@ class BackwardTensors {
                 problem().d_v, sequence.seq_len_k() - row);
   }
 
-  // ---- gradients of this warp's rows, from `row` of the sequence on, by way of a tile's rows; of
-  // ---- warps that share rows, each has its columns
+  // ---- stores gradients of this warp's rows, from `row` of the sequence on, through a tile's
+  // rows;
+  // ---- each of the warps that share rows has its own columns
 
   FLASHSMITH_DEVICE void store_dQ(const RowGradients<Traits> &dQ, ptx::shared_address rows,
                                   int head, int row) const {
@@ -102,13 +104,14 @@ class BackwardTensors {
           scale_of_kept<Traits>(problem()), rows, sequence.seq_len_k() - row, problem().d_v);
   }
 
-  // The statistics of a query's block of kStatisticsRows.
+  // Returns the statistics of a query's block of kStatisticsRows.
   FLASHSMITH_DEVICE const float *statistics(int head, int row) const {
     const int block = first_statistics_block(gradient(), sequence, batch_) + row / kStatisticsRows;
     return statistics_of(gradient(), block, head);
   }
 
-  // Where the sums of dQ of that block are among those of all heads, and these sums.
+  // sums_place returns the index of the dQ sums of that block among those of all heads, and sums
+  // returns these sums.
   FLASHSMITH_DEVICE int sums_place(int head, int row) const {
     const int block = first_statistics_block(gradient(), sequence, batch_) + row / kStatisticsRows;
     return head * gradient().all_statistics_blocks + block;
@@ -129,7 +132,8 @@ class BackwardTensors {
     return first(tensor, strides, sequence.keys(), head, row);
   }
 
-  // The batch's pointers are loop invariants that take more registers than instructions.
+  // The batch entry is recomputed, because the pointers derived from it are loop invariants, for
+  // which registers are scarcer than instructions.
   template <typename T>
   static FLASHSMITH_DEVICE auto *first(T *tensor, const TensorStrides &strides,
                                        const RowOffset &place, int head, int row) {
@@ -149,7 +153,7 @@ class BackwardTensors {
                                       const RowGradients<Traits> &gradients, float factor,
                                       ptx::shared_address rows, int n_rows, int row_elements) {
     constexpr int kRows = Traits::rows_per_warp / Traits::column_groups;
-    const int first = column_group<Traits>() * kRows;  // of those that this warp writes
+    const int first = column_group<Traits>() * kRows;  // of the rows that this warp writes
     sync_column_groups<Traits>();
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) {

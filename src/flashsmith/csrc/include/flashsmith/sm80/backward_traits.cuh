@@ -1,6 +1,6 @@
-// A configuration of the backward lifted to compile time: every number its kernels derive from it,
-// each beside the assertion that keeps it sound. flashsmith.configs states the same rules in Python
-// (problems()).
+// A configuration of the backward at compile time: every number that its kernels derive from it,
+// each beside the assertion that keeps it sound. flashsmith.configs states the same conditions in
+// Python (problems()).
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@
 
 namespace flashsmith::sm80 {
 
-// What a kernel computes. dQ keeps queries and visits keys, the others the other way round.
+// The gradients that a kernel computes. dQ keeps queries and visits keys, the others keep keys and
+// visit queries.
 enum class GradientPass : uint8_t { dQ, dK_dV, dK, dV };
 
-// Registers of a thread for scores (S, dP and, where there are any, factors), of so many visited
-// rows at a time, and for gradients.
+// Returns the registers of a thread for the scores (S, dP and factors, if any) of `columns` visited
+// rows, and for gradients.
 constexpr int accumulator_registers(const FlashBackwardKernelConfig &cfg, GradientPass gradients,
                                     bool has_factors, int columns) {
   const int m_tiles = cfg.B_r / cfg.n_warps / kMmaM;
@@ -28,7 +29,7 @@ constexpr int accumulator_registers(const FlashBackwardKernelConfig &cfg, Gradie
   return m_tiles * (outputs * cfg.d_head + scores * columns) / 2;
 }
 
-// How many rows, columns and mma tiles a configuration's tiles have.
+// The number of rows, columns and mma tiles in a configuration's tiles.
 template <FlashBackwardKernelConfig CFG>
 struct BackwardKernelTileShapes {
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
@@ -49,12 +50,12 @@ struct BackwardKernelTileShapes {
 
 template <FlashBackwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
-  using N = BackwardKernelTileShapes<CFG>;  // as a base, too: Traits::B_r is Traits::N::B_r
+  using N = BackwardKernelTileShapes<CFG>;  // Traits::B_r is Traits::N::B_r, through the base
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
 
-  // How tiles lie in shared memory and get there.
+  // The layout of tiles in shared memory, and how they are copied there.
   static constexpr struct {
     bool swizzled = true, async_copy = true;
   } config{};
@@ -78,19 +79,19 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
                 "addresses; split_dK_dV makes them less");
 
-  // Whether what is done to scores or weights depends on their places, which takes registers.
+  // Whether changes of scores or weights depend on positions, which takes registers.
   static constexpr bool knows_positions = Score::kChanges || Dropout::kDrops;
 
-  // Scores are in registers for so many visited rows at a time: all of a tile, if that leaves room
-  // for fragments and addresses, and for what places take.
+  // Returns the number of visited rows whose scores are in registers at a time: all rows of a tile,
+  // if that leaves room for fragments and addresses, and for positions.
   static constexpr int columns(GradientPass gradients) {
     const int room = knows_positions ? 160 : 192;
     return accumulator_registers(CFG, gradients, Score::kHasFactor, N::B_c) <= room ? N::B_c
                                                                                     : kMinColumns;
   }
 
-  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
-  // this leaves a thread.
+  // Returns the number of blocks that should be resident on an SM: given this number, ptxas uses
+  // the registers that it leaves each thread.
   static constexpr int blocks_per_SM(GradientPass gradients) {
     constexpr int kRegistersPerSM = 65536, kFragmentsAndAddresses = knows_positions ? 80 : 60;
     const int registers =
@@ -100,8 +101,8 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
     return blocks > 1 ? blocks : 1;
   }
 
-  // Two tiles of kept rows, of which the gradients leave, and in every stage two of visited ones
-  // with the statistics that belong to queries.
+  // Two tiles of kept rows, through which the gradients are stored, and in every stage two tiles of
+  // visited rows with the statistics of queries.
   struct Stage {
     alignas(128) value_t B1[N::B_c * N::d_head];
     alignas(128) value_t B2[N::B_c * N::d_head];

@@ -1,5 +1,5 @@
-// Warps that share rows of gradients: each has every so many pairs of n tiles of their columns.
-// Swizzled, that is a constant beside what a lane addresses anyway.
+// Warps that share rows of gradients: each has every column_groups-th pair of n tiles of their
+// columns. Its first pair adds a constant of the warp to what a lane addresses anyway.
 #pragma once
 
 #include "flashsmith/attention/fragment.cuh"
@@ -11,7 +11,7 @@
 
 namespace flashsmith::sm80 {
 
-// That of this warp: neighbouring warps share rows.
+// Returns the column group of this warp: neighbouring warps share rows.
 template <typename Traits>
 FLASHSMITH_DEVICE int column_group() {
   if constexpr (Traits::column_groups == 1) return 0;

@@ -1,5 +1,6 @@
-// How the sums of a block's teams, and of a work tile's splits, become rows of O. The last split to
-// arrive combines few of them; many, a kernel of its own (attention/combine_kernel.cuh).
+// Combines the partial results of a block's teams, and of a work tile's splits, to rows of O. The
+// last split to arrive combines a few splits; a separate kernel combines many
+// (attention/combine_kernel.cuh).
 #pragma once
 
 #include "flashsmith/attention/partial_results.cuh"
@@ -9,7 +10,7 @@
 
 namespace flashsmith::sm80 {
 
-// All threads of the block take part, a chunk of a row each at a time.
+// All threads of the block take part, each with a chunk of a row at a time.
 template <typename Traits>
 class DecodeCombine {
   static constexpr int kRowChunks = Traits::d_head / kPartialChunk;
@@ -26,7 +27,7 @@ class DecodeCombine {
   FLASHSMITH_DEVICE DecodeCombine(const DecodeKernelArgs &args, const KeySplit &split)
       : args_(args), split_(split), sums_(args.problem, split) {}
 
-  // The sums lie in the rings, which are free afterwards.
+  // Reads the teams' partial results from the rings, which are free afterwards.
   FLASHSMITH_DEVICE void run() const {
     ptx::barrier_sync();
     if (ptx::thread_index() == 0) SplitTiles(args_.problem.split).add(split_);
@@ -45,7 +46,8 @@ class DecodeCombine {
   }
 
  private:
-  // Chunks of the rows that are there. Warps are whole: some of their lanes may be behind them.
+  // Returns the number of chunks in the existing rows, rounded up to whole warps: some lanes of the
+  // last warp may be beyond them.
   FLASHSMITH_DEVICE int n_chunks() const {
     return (sums_.rows().count() * kRowChunks + kWarpSize - 1) / kWarpSize * kWarpSize;
   }
@@ -56,7 +58,7 @@ class DecodeCombine {
     }
   }
 
-  // As many threads as there are share the splits of a chunk.
+  // Combines the splits of each chunk, with all threads that there are for a chunk.
   FLASHSMITH_DEVICE void combine_splits() const {
     const int n = n_chunks(), groups = n < Traits::n_threads ? Traits::n_threads / n : 1;
     if (groups == 1) {
@@ -86,10 +88,10 @@ class DecodeCombine {
     return sums_.template combined<Traits::splits_at_once>(row, chunk, first, step);
   }
 
-  // Whether all other splits of the work tile have stored their partial results, too.
+  // Returns whether all other splits of the work tile have stored their partial results, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const ptx::shared_address arrived = shared_ + Traits::arrived_offset;
-    ptx::barrier_sync();  // order in global memory: what all threads stored, then the arrival
+    ptx::barrier_sync();  // order in global memory: all partial results, then the arrival
     if (ptx::thread_index() == 0) {
       uint32_t *arrivals = args_.problem.split.arrivals + split_.tile;
       ptx::thread_store_shared_4(arrived, arrive_last(arrivals, split_.count));

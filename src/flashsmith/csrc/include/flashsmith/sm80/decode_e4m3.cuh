@@ -1,10 +1,10 @@
-// The products of decode with K and V of 8 bits, which become 16 bits on the way from shared memory
-// to the tensor cores.
+// The products of decode with FP8 K and V, which are converted to 16 bits between shared memory and
+// the tensor cores.
 //
-// ldmatrix moves units of 16 bits, so of a row of K a lane gets four neighbouring bytes where mma
-// wants two pairs eight columns apart. The order of columns in a sum is free: Q's are permuted
-// likewise. Of V transposed it gets two neighbouring columns of two keys: of every 16 columns of O,
-// the even ones become one n tile and the odd ones the next.
+// ldmatrix moves units of 16 bits, so a lane gets four neighbouring bytes of a row of K where mma
+// needs two pairs that are eight columns apart. The order of columns in a sum is free, so Q's
+// columns are permuted in the same way. From transposed V a lane gets two neighbouring columns of
+// two keys: of every 16 columns of O, the even ones form one n tile and the odd ones the next.
 #pragma once
 
 #include "flashsmith/attention/e4m3.cuh"
@@ -12,21 +12,21 @@
 
 namespace flashsmith::sm80 {
 
-// The column of Q that a lane's word `i`, of two elements, begins with: words 2 k and 2 k + 1 are
-// of fragment k.
+// Returns the column of Q that a lane's word `i`, of two elements, begins with: words 2 k and 2 k +
+// 1 belong to fragment k.
 template <bool kE4m3>
 FLASHSMITH_DEVICE int Q_column(int i, int lane) {
   if constexpr (!kE4m3) return i * kMmaN + first_column(lane);
   return i / 2 * kMmaK + lane % kLanesPerRow * 4 + i % 2 * 2;
 }
 
-// The same of word `word` of a chunk of a row in shared memory, from which ldmatrix makes
+// Returns the same for word `word` of a chunk of a row in shared memory, from which ldmatrix loads
 // fragments.
 FLASHSMITH_DEVICE int Q_column_of_chunk(int chunk, int word) {
   return chunk / 2 * kMmaK + word * 4 + chunk % 2 * 2;
 }
 
-// As gemm_QK.
+// Computes S like gemm_QK.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_QK_e4m3(SAccumulators<Traits> &S, QFragments<Traits> &q,
                                     ptx::shared_address Q, ptx::shared_address K, int lane,
@@ -66,13 +66,13 @@ FLASHSMITH_DEVICE void gemm_QK_e4m3(SAccumulators<Traits> &S, QFragments<Traits>
   }
 }
 
-// Of the two rows that a lane has words of, in BF16: each becomes FP16, multiplied with a power of
-// two that brings its largest number close to FP16's. Numbers below 2^-39 of that lose places. What
-// scores are to be multiplied with is left in `factors`.
+// Converts the two rows of Q that a lane has words of from BF16 to FP16, each multiplied with a
+// power of two that brings its largest number close to FP16's max. Numbers below 2^-39 of that lose
+// bits. `factors` receives the factors by which scores have to be multiplied.
 template <typename Traits>
 FLASHSMITH_DEVICE void scale_to_half(QFragments<Traits> &q, float (&factors)[kHalves]) {
   constexpr uint32_t kMagnitude = 0x7fff0000, kExponent = 23, kBias = 127;
-  constexpr uint32_t kLargestFinite = 254;  // exponents; what is infinite or NaN stays so
+  constexpr uint32_t kLargestFinite = 254;  // the largest finite exponent; infinity and NaN stay so
   constexpr uint32_t kFirst = 14 + 2 * kBias, kLargestFactor = 253;
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
@@ -100,7 +100,7 @@ FLASHSMITH_DEVICE void scale_to_half(QFragments<Traits> &q, float (&factors)[kHa
   }
 }
 
-// O += P V, P being of FP16. columns_e4m3 says which columns a lane has.
+// Computes O += P V with P in FP16. columns_e4m3 returns the columns of a lane in order.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_PV_e4m3(Fragment<Traits::d_head> &O,
                                     const uint32_t (&P)[Traits::PV_fragments][4],
@@ -115,7 +115,7 @@ FLASHSMITH_DEVICE void gemm_PV_e4m3(Fragment<Traits::d_head> &O,
       ptx::ldmatrix_x4<true>(bytes, V + VTile::fragment_offset(lane_offset, k, n / 4));
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        uint32_t low[2], high[2];  // the first eight keys, and those behind
+        uint32_t low[2], high[2];  // the first eight keys, and the next eight
         unpack_e4m3<half_t, BytePairs::in_turn>(low, bytes[2 * i]);
         unpack_e4m3<half_t, BytePairs::in_turn>(high, bytes[2 * i + 1]);
 #pragma unroll
@@ -127,7 +127,7 @@ FLASHSMITH_DEVICE void gemm_PV_e4m3(Fragment<Traits::d_head> &O,
   }
 }
 
-// Four neighbouring columns of O, from 16 i + 4 (lane % 4) on, of one of the lane's rows.
+// Returns four neighbouring columns of O, from 16 i + 4 (lane % 4) on, of one of the lane's rows.
 template <int kElements>
 FLASHSMITH_DEVICE ptx::Chunk columns_e4m3(const float (&O)[kElements], int i, int half) {
   const float *even = O + 8 * i + 2 * half, *odd = even + 4;

@@ -1,8 +1,8 @@
-// The decode kernels of the sm80 family: few queries a request, over the keys of a cache.
+// The decode kernels of the sm80 family: few queries a request, over the keys of a KV cache.
 //
-// All teams of all blocks read K and V at once and wait for memory, not for one another. What they
-// have summed up meets at the end of a split in shared memory, and where a work tile is split, in
-// global memory: the last to arrive, or a kernel of its own, adds up all in the order of the keys.
+// All teams of all blocks read K and V at once and wait for memory, not for one another. At the end
+// of a split their partial results meet in shared memory and, if a work tile is split, in global
+// memory: the last block to arrive, or a separate kernel, combines them in the order of the keys.
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"

@@ -1,4 +1,4 @@
-// How a team's keys and values come from the cache into its ring of stages.
+// Copies a team's keys and values from the cache into its ring of stages.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -9,8 +9,8 @@
 
 namespace flashsmith::sm80 {
 
-// Copies a warp's share of slices, B_c keys and values one behind the other. Keys that no query of
-// the request sees become zeros: what lies there may be anything.
+// Copies a warp's share of slices (B_c keys and values), one after the other. Keys that no query of
+// the request sees become zeros, because memory there may hold anything.
 template <typename Traits>
 class KVRing {
   using cache_t = typename Traits::cache_t;
@@ -22,13 +22,13 @@ class KVRing {
 
   const DecodeKernelArgs &args_;
   const typename Traits::Sequence &sequence_;
-  const cache_t *K_, *V_;  // of the head
+  const cache_t *K_, *V_;  // of the head of the cache
   const int batch_, head_;
-  const int first_, end_;  // the keys that are there
-  CachePlace next_;        // of this lane's key of the slice that is copied next
+  const int first_, end_;  // range of the keys that exist and are seen
+  CachePlace next_;        // place of this lane's key in the next slice to copy
 
  public:
-  // `key`: the first of the first slice.
+  // `key` is the first key of the first slice.
   FLASHSMITH_DEVICE KVRing(const DecodeKernelArgs &args, const typename Traits::Sequence &sequence,
                            const KeySplit &split, int end, int key)
       : args_(args),
@@ -42,7 +42,7 @@ class KVRing {
     look_up(key);
   }
 
-  // Copies the slice that was looked up to a stage, and looks up the one that begins with `key`.
+  // Copies the slice that was looked up to a stage, and looks up the slice that begins with `key`.
   FLASHSMITH_DEVICE void copy(ptx::shared_address stage, int key) {
     const CachePlace place = next_;
     const int64_t K_offset = offset(args_.K_strides, place);
@@ -60,7 +60,7 @@ class KVRing {
   }
 
  private:
-  // The first row of a slice that is this warp's to copy.
+  // Returns the first row of a slice that this warp copies.
   static FLASHSMITH_DEVICE int share() {
     return ptx::thread_index() / kWarpSize % Traits::row_warps * kShare;
   }
@@ -71,7 +71,7 @@ class KVRing {
     if (lane < kShare && key >= first_ && key < end_) next_ = sequence_.place(key);
   }
 
-  // `place`: of this lane's key. Zeros where there is none.
+  // Copies the scales of this lane's key, which is at `place`; zeros if there is none.
   FLASHSMITH_DEVICE void copy_scales(ptx::shared_address stage, const CachePlace &place) const {
     const int to = ColumnScales<kShare>::place(ptx::thread_index() % kWarpSize) * sizeof(float);
     copy_scale(stage + Traits::K_scales_offset + to, args_.K_scale, args_.K_row_scales, place);
@@ -88,8 +88,8 @@ class KVRing {
     }
   }
 
-  // Where the row of this lane's key begins, in elements from that of the head; below 0: there is
-  // none. Multiplied once for each key: all that copy it get this.
+  // Returns the offset of the row of this lane's key, in elements from the head's first; negative:
+  // there is no row. It is computed once for each key, and all lanes that copy the key get it.
   static FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, const CachePlace &place) {
     return place.entry < 0 ? -1 : place.entry * strides.batch + place.row * strides.seq;
   }

@@ -1,5 +1,5 @@
-// A configuration of decode lifted to compile time: every number its kernels derive from it, each
-// beside the assertion that keeps it sound. flashsmith.configs states the same rules in Python
+// A configuration of decode at compile time: every number that its kernels derive from it, each
+// beside the assertion that keeps it sound. flashsmith.configs states the same conditions in Python
 // (problems()).
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace flashsmith::sm80 {
 
-// How rows of K and V lie in shared memory, in units of 16 bits.
+// The layout of rows of K and V in shared memory, in units of 16 bits.
 template <int kRowUnits>
 struct CacheTileShape {
   static constexpr struct {
@@ -29,7 +29,7 @@ struct StaticDecodeKernelConfig {
   using value_t = value_type<CFG.dtype>;
   static constexpr bool fp8_cache = CFG.fp8_cache, per_token_scale = CFG.per_token_scale;
   using cache_t = std::conditional_t<fp8_cache, e4m3_t, value_t>;
-  // Of P and of V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
+  // The type of P and V in registers: e4m3 is exact in FP16, and P is finer than in BF16.
   using weight_t = std::conditional_t<fp8_cache, half_t, value_t>;
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warps = CFG.n_warps, n_stages = CFG.n_stages;
@@ -46,30 +46,30 @@ struct StaticDecodeKernelConfig {
   static_assert(n_stages >= 2 && n_stages <= 8, "n_stages is 2 to 8");
   static_assert(blocks_per_SM >= 1 && blocks_per_SM <= 4, "blocks_per_SM is 1 to 4");
 
-  // Of the warps that visit the same keys.
+  // The warps that visit the same keys form a team.
   static constexpr int row_warps = flashsmith::row_warps(CFG), n_teams = flashsmith::n_teams(CFG);
   static constexpr int team_threads = row_warps * kWarpSize;
   static_assert(n_teams * row_warps == n_warps, "n_warps is a multiple of B_r / 16, a team");
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
   static_assert(!per_token_scale || row_warps == 1, "a warp copies the scales of its own keys");
 
-  // When blocks ask for all lengths: when their first keys are on their way, if there are
-  // registers.
+  // Whether blocks read all lengths while their first keys are in flight, if there are registers
+  // for it.
   static constexpr bool asks_on_the_way = !(fp8_cache && d_head > 128);
 
-  // How finely blocks share out work (attention/key_splits.cuh): the last of a work tile's blocks
-  // adds up what all have summed, more slowly the longer rows are.
+  // The granularity of the split-KV schedule (attention/key_splits.cuh): the last block of a work
+  // tile combines all partial results, more slowly the longer rows are.
   static constexpr int min_steps = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
   static constexpr int min_steps_of_many = (d_head > 128 ? 32 : 16) * row_warps;
   static constexpr int splits_at_once = flashsmith::splits_at_once(CFG);
 
-  // How tiles lie in shared memory.
+  // The layout of tiles in shared memory.
   static constexpr struct {
     bool swizzled = true;
   } config{};
   static constexpr int row_padding = 0;
   static constexpr int cache_bytes = cache_element_bytes(CFG);
-  static constexpr int cache_chunk = kChunkBytes / cache_bytes;  // elements
+  static constexpr int cache_chunk = kChunkBytes / cache_bytes;  // in elements
   using CacheTile = CacheTileShape<d_head * cache_bytes / kElementBytes>;
 
   using Mask = BandMask<VARIANT.causal, VARIANT.window>;
@@ -83,17 +83,17 @@ struct StaticDecodeKernelConfig {
   static constexpr SoftmaxPolicy softmax = {
       .fold_scale = true, .lazy_rescale_log2 = 8, .stale_maximum = false, .fma_exponentials = 0};
 
-  // The products, as sm80/gemm.cuh has them: of 16 rows by one warp.
+  // The products, in the form of sm80/gemm.cuh: one warp has 16 rows.
   static constexpr int m_tiles = 1, S_n_tiles = B_c / kMmaN, O_n_tiles = d_head / kMmaN;
   static constexpr int QK_fragments = d_head / kMmaK, PV_fragments = B_c / kMmaK;
   static constexpr bool Q_in_registers = d_head <= kLongestDecodeQInRegisters;
-  // Of Q and K: e4m3 becomes FP16 in one instruction, where BF16 takes six. Rows of Q are scaled to
-  // FP16's range by powers of two, which scores are multiplied with again.
+  // The type of Q and K: e4m3 is converted to FP16 by one instruction, to BF16 by six. Rows of Q
+  // are scaled to FP16's range by powers of two, and the scores are scaled back.
   static constexpr bool scales_Q = fp8_cache && Q_in_registers && !is_half<value_t>;
   using score_t = std::conditional_t<scales_Q, half_t, value_t>;
   using QSchedule = FragmentSchedule<QK_fragments, Q_in_registers ? 0 : 2, !Q_in_registers>;
   using KSchedule = FragmentSchedule<QK_fragments, 2, true>;
-  using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // of two fragments' columns
+  using ByteSchedule = FragmentSchedule<QK_fragments / 2, 1, true>;  // two fragments' columns
 
   struct StageRows {
     alignas(128) cache_t K[B_c * d_head];
@@ -118,8 +118,8 @@ struct StaticDecodeKernelConfig {
   static_assert(sizeof(SharedMemory) == shared_memory_bytes(CFG),
                 "the host asks for as much shared memory as the kernel uses");
 
-  // A team's sums leave through its ring: rows of O in fp32, so far apart that the lanes of a quad
-  // pass reach all banks, and behind them two words a row.
+  // A team's partial results are stored through its ring: rows of O in FP32, padded so that the
+  // lanes of one pass of a quad reach all banks, and behind them two words a row.
   static constexpr int sum_row_padding = fp8_cache ? 16 : 8;
   static constexpr int sum_row_bytes = (d_head + sum_row_padding) * static_cast<int>(sizeof(float));
   static constexpr int stats_offset = B_r * sum_row_bytes;

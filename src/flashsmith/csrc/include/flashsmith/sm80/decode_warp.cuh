@@ -1,5 +1,5 @@
-// What one warp does of a split: with its team, or alone where a warp is one, it visits keys of its
-// own, and waits for no other team.
+// The work of one warp in a split: with its team, or alone if a team is one warp, it visits the
+// team's keys, and waits for no other team.
 #pragma once
 
 #include "flashsmith/attention/decode_rows.cuh"
@@ -11,7 +11,7 @@
 
 namespace flashsmith::sm80 {
 
-// Slices of B_c keys go to the teams of a block in turn.
+// Slices of B_c keys are distributed to the teams of a block in turn.
 template <typename Traits>
 class DecodeWarp {
   using value_t = typename Traits::value_t;
@@ -25,7 +25,7 @@ class DecodeWarp {
   const DecodeRows<Traits> rows_;
   const ptx::shared_address ring_;
   QFragments<Traits> q_;
-  float Q_factors_[kHalves] = {1.f, 1.f};  // of scores, by row
+  float Q_factors_[kHalves] = {1.f, 1.f};  // factors of scores, by row
   OAccumulators<Traits> O_ = {};
   Softmax<Traits> softmax_[Traits::m_tiles];
 
@@ -37,8 +37,9 @@ class DecodeWarp {
         rows_(args.problem, split),
         ring_(ptx::shared_memory() + team() * Traits::ring_bytes) {}
 
-  // Leaves the sums in the team's ring. Returns whether it did: when the first keys are on their
-  // way there is time to find out whether the block has other splits.
+  // Accumulates the split, and leaves the partial result in the team's ring. Returns false if the
+  // block changes to stream-K instead: while the first keys are in flight there is time to find
+  // that out.
   FLASHSMITH_DEVICE bool run(KeySplits<Traits> &splits) {
     const float scale_log2 = args_.problem.softmax_scale_log2;
     softmax_[0].start(Traits::Score::kChanges ? 1.f : scale_log2 * K_scale());
@@ -57,13 +58,13 @@ class DecodeWarp {
     }
     if constexpr (Traits::asks_on_the_way) {
       if (splits.use_stream_k()) {
-        ptx::cp_async_wait_group<0>();  // a lane copies to places of its own, which it may reuse
+        ptx::cp_async_wait_group<0>();  // lanes may then overwrite their own copies
         return false;
       }
     }
     for (; key < end; key += kTeams * B_c) {
       ptx::cp_async_wait_group<kStages - 2>();
-      meet();  // this stage is here, the one before has been read
+      meet();  // this stage has arrived, the previous one has been read
       copy(ring, stage == 0 ? kStages - 1 : stage - 1, key + (kStages - 1) * kTeams * B_c, end);
       if (has_rows()) visit(ring_ + stage * Traits::stage_bytes, key);
       stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -81,7 +82,7 @@ class DecodeWarp {
 
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   static FLASHSMITH_DEVICE int team() { return ptx::thread_index() / Traits::team_threads; }
-  // The first row of the work tile that is this warp's, and that of a lane.
+  // These return the first row of the work tile that this warp has, and a row of the lane.
   static FLASHSMITH_DEVICE int warp_row() {
     return ptx::thread_index() / kWarpSize % Traits::row_warps * kRowsOfWarp;
   }
@@ -103,7 +104,8 @@ class DecodeWarp {
     }
   }
 
-  // Where there is nothing more to copy there is still a group to wait for.
+  // If nothing is left to copy, an empty group is committed, so that the count of groups to wait
+  // for stays the same.
   FLASHSMITH_DEVICE void copy(KVRing<Traits> &ring, int stage, int key, int end) const {
     if (key < end) {
       ring.copy(ring_ + stage * Traits::stage_bytes, key + kTeams * B_c);
@@ -112,7 +114,7 @@ class DecodeWarp {
     }
   }
 
-  // Q's rows as an operand, from global memory; zeros where there are none.
+  // Loads Q's rows from global memory as an operand; missing rows are zeros.
   FLASHSMITH_DEVICE void load_Q() {
     const int n_rows = rows_.count(), d_qk = args_.problem.d_qk;
 #pragma unroll
@@ -132,7 +134,7 @@ class DecodeWarp {
     if constexpr (Traits::scales_Q) scale_to_half<Traits>(q_, Q_factors_);
   }
 
-  // This thread's part of them, as a tile in shared memory.
+  // Stores this thread's part of Q's rows to a tile in shared memory.
   FLASHSMITH_DEVICE void load_Q_tile() const {
     constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
     const int n_rows = rows_.count(), d_qk = args_.problem.d_qk;
@@ -193,7 +195,7 @@ class DecodeWarp {
     }
   }
 
-  // Scores become weights of values.
+  // Replaces scores by the weights of values.
   FLASHSMITH_DEVICE void weigh(SAccumulators<Traits> &S, ptx::shared_address stage) {
     if constexpr (Traits::per_token_scale) {
       const ColumnScales<B_c> scales(stage + Traits::V_scales_offset, lane());
@@ -206,7 +208,8 @@ class DecodeWarp {
     }
   }
 
-  // O += P V, a fragment of V at a time: where d_head is long there are no registers for all.
+  // Computes O += P V, a fragment of V at a time: if d_head is large there are no registers for
+  // all.
   FLASHSMITH_DEVICE void add_values(const uint32_t (&P)[Traits::PV_fragments][4],
                                     ptx::shared_address V) {
     const int lane_offset = SmemTile<Traits>::lane_offset(lane());
@@ -238,7 +241,7 @@ class DecodeWarp {
     }
   }
 
-  // Whether every row of the tile sees all keys of the slice.
+  // Returns whether every row of the tile sees all keys of the slice.
   FLASHSMITH_DEVICE bool all_visible(int key) const {
     const int last_key = sequence_.seq_len_k() - 1;
     const int first_query = rows_.query(0), last_query = rows_.query(rows_.count() - 1);

@@ -1,4 +1,4 @@
-// O on its way out: registers -> shared memory -> coalesced 16-byte stores.
+// Stores O: registers -> shared memory -> coalesced 16-byte stores.
 #pragma once
 
 #include "flashsmith/attention/output.cuh"
@@ -26,8 +26,9 @@ FLASHSMITH_DEVICE void store_O_to_tile(const Fragment<Traits::d_head> &O,
   }
 }
 
-// Copies kRows rows of the tile to O, neighbouring lanes of a warp at neighbouring chunks; of them
-// the sequence has the first n_rows, or all, and O the first n_chunks chunks.
+// Copies kRows rows of the tile to O, neighbouring lanes of a warp at neighbouring chunks. Only the
+// first n_rows rows exist in the sequence (all, if there are more), and only the first n_chunks
+// chunks in O.
 template <typename Traits, int kRows = Traits::rows_per_warp>
 FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_stride,
                                        ptx::shared_address tile, int n_rows, int n_chunks) {
@@ -47,8 +48,8 @@ FLASHSMITH_DEVICE void store_tile_to_O(typename Traits::value_t *O, int64_t row_
   }
 }
 
-// Returns the block's entry of the table of tiles, whether or not a launch made that. Cluster
-// kNoCluster: there are fewer entries than blocks.
+// Returns the block's entry of the tile table, whether or not a launch has made the table. Returns
+// cluster kNoCluster if there are fewer entries than blocks.
 template <typename Traits>
 FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
   const TileTable table{problem.tiles};
@@ -57,8 +58,8 @@ FLASHSMITH_DEVICE TileTable::Entry entry_of_block(const ProblemArgs &problem) {
   return x < table.size() ? table[x] : TileTable::Entry{kNoCluster, 0};
 }
 
-// Causal blocks of Q near the end see the most keys: they start first, so that none is left over.
-// Q_block kNoCluster: the block has no tile.
+// Returns the block's tile. Causal blocks of Q near the end see the most keys: they start first, so
+// that no long one remains at the end. Q_block kNoCluster: the block has no tile.
 template <typename Traits>
 FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
   if constexpr (Traits::Sequence::kVarlen) {
@@ -71,9 +72,9 @@ FLASHSMITH_DEVICE WorkTile tile_of_block(const ProblemArgs &problem) {
           .batch = ptx::block_index_z()};
 }
 
-// Writes this warp's rows of the block's tile, and their log-sum-exp if the caller wants it. O
-// leaves through the warp's rows of Q's tile: the last barrier came after their last read. Where
-// the tile lies is computed again, so that the loop over K and V has the registers.
+// Writes this warp's rows of the block's tile, and their LSE if the caller wants it. O is stored
+// through the warp's rows of Q's tile: the last barrier came after their last read. The tile's
+// position is recomputed, so that the loop over K and V has the registers.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_tile(const ForwardKernelArgs &args, const OAccumulators<Traits> &O,
                                   const Softmax<Traits> (&softmax)[Traits::m_tiles]) {

@@ -1,4 +1,4 @@
-// A thread block's work: its rows of Q, over the blocks of K and V that they see.
+// The work of a thread block: its rows of Q, over the blocks of K and V that they see.
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
@@ -9,8 +9,8 @@
 
 namespace flashsmith::sm80 {
 
-// What a visit to a block of K and V has to mind. Only the first one may end beyond the sequence;
-// the copies of the loop's body that it takes cost less than the registers for the bounds.
+// The kinds of visits to a block of K and V. Only the first one may extend beyond the sequence; the
+// extra copies of the loop's body cost less than the registers for the bounds.
 enum class Visit { first, masked, plain };
 
 template <typename Traits>
@@ -23,9 +23,9 @@ class ForwardBlock {
   const WorkTile tile_;
   const typename Traits::Sequence sequence_;
   const ptx::shared_address shared_;
-  const int row_, warp_row_;  // of the tile in the sequence, of this warp in the tile
+  const int row_, warp_row_;  // of the tile in the sequence, and of this warp in the tile
   const int lane_offset_, K_lane_offset_;
-  const int end_, begin_;  // of the blocks that the tile sees
+  const int end_, begin_;  // range of the blocks that the tile sees
 
   KVLoader K_loader_, V_loader_;
   const typename Traits::Dropout dropout_;
@@ -87,11 +87,11 @@ class ForwardBlock {
 
   // ---- loads ----
 
-  // Of K or V, from the last block on.
+  // Returns a loader of K or V that starts at the last block.
   FLASHSMITH_DEVICE KVLoader loader(int offset, const void *tensor, const TensorStrides &strides,
                                     int row_elements) const {
     const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
-    // Two divisions before the first load can start: most problems do without.
+    // These are two divisions before the first load can start: most problems need none.
     const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
     const RowOffset place = sequence_.keys();
     const int64_t first_key = static_cast<int64_t>(end_ - 1) * B_c + place.row;
@@ -101,7 +101,7 @@ class ForwardBlock {
                     strides.seq, row_elements);
   }
 
-  // The keys from a block's first on.
+  // Returns the number of keys from a block's first on.
   FLASHSMITH_DEVICE int n_keys(int block) const { return sequence_.seq_len_k() - block * B_c; }
 
   FLASHSMITH_DEVICE void load_Q() const {
@@ -134,13 +134,13 @@ class ForwardBlock {
 
   // ---- steps ----
 
-  // One block of K and V. Two barriers a block: at each, one tile has arrived for all warps and the
-  // other has been read by all, so its next load may start.
+  // Visits one block of K and V. There are two barriers a block: at each, one tile has arrived for
+  // all warps and the other has been read by all, so its next load may start.
   template <Visit kVisit>
   FLASHSMITH_DEVICE void visit(int block, bool masked) {
     if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(K_loader_, n_keys(block));
     if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
-    ptx::barrier_sync();  // K is here, V is free
+    ptx::barrier_sync();  // K has arrived, V is free
     if constexpr (Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
     K_loader_.step_back();
 
@@ -154,7 +154,7 @@ class ForwardBlock {
     if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
     V_loader_.step_back();
     if constexpr (Traits::config.async_copy) ptx::cp_async_wait_group<0>();
-    ptx::barrier_sync();  // V is here, K is free
+    ptx::barrier_sync();  // V has arrived, K is free
     if constexpr (Traits::config.eager_load_blocks) {
       if (block > begin_) K_loader_.load();
     }
@@ -167,7 +167,7 @@ class ForwardBlock {
     gemm_PV<Traits>(O_, P, shared_ + Traits::V_offset, lane_offset_, args_.problem.d_qk);
   }
 
-  // This lane's first row of a fragment, in the sequence.
+  // Returns this lane's first row of a fragment, in the sequence.
   FLASHSMITH_DEVICE int row_of(int m) const {
     return row_ + warp_row_ + m * kMmaM + first_row(lane());
   }

@@ -1,5 +1,5 @@
-// The forward kernel of the sm80 family: FlashAttention-2's algorithm 1, one block of Q a thread
-// block.
+// The forward kernel of the sm80 family: FlashAttention-2's algorithm 1, one block of Q for each
+// thread block.
 #pragma once
 
 #include "flashsmith/sm80/forward_block.cuh"

@@ -1,14 +1,14 @@
-// When the fragments of one mma operand move from shared memory to registers.
+// The schedule by which the fragments of one mma operand move from shared memory to registers.
 #pragma once
 
 #include "flashsmith/ptx/schedule.cuh"
 
 namespace flashsmith::sm80 {
 
-// A gemm takes kFragments mma steps. kLoad fragments are loaded at a time, after the mma that came
-// before; 0: all of them, into registers of their own. With kDoubleBuffer the next load is issued
-// before the mma of this step, so that its latency hides behind them, and ptxas may move it further
-// ahead; a whole operand then trickles in one fragment ahead of its use.
+// A gemm takes kFragments mma steps. kLoad fragments are loaded at a time, after the previous mma;
+// 0: all of them, into separate registers. With kDoubleBuffer the next load is issued before the
+// mma of this step, which hides its latency, and ptxas may move it further ahead; a whole operand
+// is then loaded one fragment ahead of its use.
 template <int kFragments, int kLoad, bool kDoubleBuffer>
 struct FragmentSchedule {
   static constexpr bool whole = kLoad == 0;
@@ -16,7 +16,7 @@ struct FragmentSchedule {
   static constexpr int buffered = kDoubleBuffer ? 2 * group : group;
   static constexpr int slots = whole || buffered > kFragments ? kFragments : buffered;
 
-  // Calls load(slot, fragment) for what is due at `step`; the mma of `step` then reads slot
+  // Calls load(slot, fragment) for the fragments due at `step`; the mma of `step` then reads slot
   // step % slots. `never_zero`: see schedule_fence.
   template <typename Load>
   static FLASHSMITH_DEVICE void advance(int step, int never_zero, Load load) {

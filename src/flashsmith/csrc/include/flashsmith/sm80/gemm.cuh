@@ -7,25 +7,25 @@
 
 namespace flashsmith::sm80 {
 
-// Accumulators, by m tile: 16 rows of the warp each.
+// Accumulators, by m tile of 16 rows of the warp.
 template <typename Traits>
 using SAccumulators = Fragment<Traits::B_c>[Traits::m_tiles];
 template <typename Traits>
 using OAccumulators = Fragment<Traits::d_head>[Traits::m_tiles];
 
-// Operands: [slot][tile][registers of one ldmatrix.x4], and P, in registers, by m tile first.
+// Operands: Q and K by [slot][tile][registers of one ldmatrix.x4], and P, in registers, by m tile.
 template <typename Traits>
 using QFragments = uint32_t[Traits::QSchedule::slots][Traits::m_tiles][4];
 template <typename Traits>
 using PFragments = uint32_t[Traits::m_tiles][Traits::PV_fragments][4];
 
-// The accumulators of an mma: those of n tile `n`.
+// Returns the accumulators of n tile `n`, those of one mma.
 template <int kElements>
 FLASHSMITH_DEVICE float (&n_tile(float (&fragment)[kElements], int n))[4] {
   return *reinterpret_cast<float (*)[4]>(fragment + 4 * n);
 }
 
-// Fragment `k` of this warp's rows of Q. `Q` is the address of the first of them.
+// Loads fragment `k` of this warp's rows of Q. `Q` is the address of the first row.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_Q_fragment(uint32_t (&fragment)[Traits::m_tiles][4],
                                        ptx::shared_address Q, int lane_offset, int k) {
@@ -35,8 +35,8 @@ FLASHSMITH_DEVICE void load_Q_fragment(uint32_t (&fragment)[Traits::m_tiles][4],
   }
 }
 
-// S = Q K^T for this warp's rows. Q, K: tile addresses (Q's at this warp's first row). Where Q
-// stays in registers, `q` holds it already.
+// Computes S = Q K^T for this warp's rows. Q, K: tile addresses (Q's at this warp's first row). If
+// Q stays in registers, `q` holds it already.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Traits> &S, QFragments<Traits> &q,
                                ptx::shared_address Q, ptx::shared_address K, int lane_offset,
@@ -76,7 +76,7 @@ FLASHSMITH_DEVICE void gemm_QK(SAccumulators<Traits> &S, QFragments<Traits> &q,
   }
 }
 
-// O += P V for this warp's rows. V: tile address.
+// Computes O += P V for this warp's rows. V: tile address.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_PV(OAccumulators<Traits> &O, const PFragments<Traits> &P,
                                ptx::shared_address V, int lane_offset, int never_zero) {

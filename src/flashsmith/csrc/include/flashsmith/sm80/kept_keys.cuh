@@ -1,5 +1,5 @@
 // A block of the backward that keeps keys and visits queries: A1 and A2 are K and V, B1 and B2 are
-// Q and dO, of all heads that share the keys.
+// Q and dO, for all heads that share the keys.
 #pragma once
 
 #include "flashsmith/attention/query_range.cuh"
@@ -14,8 +14,8 @@ class KeptKeys {
   using Scores = sm80::Scores<Traits, kColumns>;
 
   const BackwardTensors<Traits> tensors_;
-  const int head_kv_, first_head_, end_head_;  // and those of the queries that share it
-  const int row_;                              // of the block's first, in the sequence
+  const int head_kv_, first_head_, end_head_;  // head of K and V; range of heads of Q that share it
+  const int row_;                              // of the block's first row, in the sequence
   const VisitedRows visited_;
 
  public:
@@ -55,9 +55,9 @@ class KeptKeys {
     tensors_.template load_dO<kVisited>(stage + Traits::B2_offset, visit.head, visit.row);
   }
 
-  // ---- scores: `row` of the warp's first kept row in the block ----
+  // ---- scores: `row` is the warp's first kept row in the block ----
 
-  // Whether the mask leaves this warp any, with so many queries.
+  // Returns whether the mask leaves this warp any scores with n_queries queries.
   FLASHSMITH_DEVICE bool has_scores(const Visit &visit, int row, int n_queries = kColumns) const {
     return may_see<Traits>(tensors_.problem(), tensors_.sequence, visit.row, visit.row + n_queries,
                            row_ + row, row_ + row + Traits::rows_per_warp);
@@ -73,7 +73,7 @@ class KeptKeys {
     }
   }
 
-  // Of the weights, in base 2.
+  // Replaces scores by the exponents of the weights, in base 2.
   FLASHSMITH_DEVICE void become_exponents(Scores &S, ptx::shared_address statistics,
                                           const Visit &visit) const {
     const float scale = tensors_.problem().softmax_scale_log2;
@@ -113,16 +113,17 @@ class KeptKeys {
                     [](float gradient, float delta) { return gradient - delta; });
   }
 
-  // Where dQ of the visited queries is added up.
+  // sums_place returns the index of the dQ sums of the visited queries, and sums returns these
+  // sums.
   FLASHSMITH_DEVICE int sums_place(const Visit &visit) const {
     return tensors_.sums_place(visit.head, visit.row);
   }
   FLASHSMITH_DEVICE float *sums(int place) const { return tensors_.sums(place); }
 
-  // The kernel that keeps queries stores it.
+  // The kernel that keeps queries stores dbias.
   FLASHSMITH_DEVICE void store_dbias(const Scores &, const Visit &, int) const {}
 
-  // ---- gradients: A1 and A2 are those of this warp's rows ----
+  // ---- gradients: A1 and A2 are the rows of this warp in these tiles ----
 
   FLASHSMITH_DEVICE void store_first(const RowGradients<Traits> &dK, ptx::shared_address A1,
                                      int row) const {
@@ -141,7 +142,7 @@ class KeptKeys {
             queries.unmasked_end};
   }
 
-  // Of the whole block of statistics that the visited rows lie in, a chunk a lane.
+  // Loads the whole block of statistics that the visited rows lie in, a chunk for each lane.
   FLASHSMITH_DEVICE void load_statistics(ptx::shared_address statistics, const Visit &visit) const {
     static_assert(kStatisticsBytes == kWarpSize * kChunkBytes, "one warp copies them at once");
     if (ptx::thread_index() >= kWarpSize) return;
@@ -150,8 +151,8 @@ class KeptKeys {
     ptx::cp_async_16(statistics + lane * kChunkBytes, block + lane * 4);
   }
 
-  // Every element with its column's value of those that begin `offset` floats into a block of
-  // statistics (row_statistics.cuh says how they lie).
+  // Combines every element with its column's value in the block of statistics, among the values
+  // that begin at `offset` floats (row_statistics.cuh has their order).
   template <typename Operation>
   FLASHSMITH_DEVICE void with_statistics(Scores &S, ptx::shared_address statistics, int row,
                                          int offset, Operation operation) const {

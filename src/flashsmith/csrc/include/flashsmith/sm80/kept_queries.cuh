@@ -7,7 +7,7 @@
 
 namespace flashsmith::sm80 {
 
-// What masks of kColumns columns have to know of a kernel.
+// The traits that a mask of kColumns columns needs.
 template <typename Traits, int kColumns>
 struct Columns {
   using Mask = typename Traits::Mask;
@@ -22,7 +22,7 @@ class KeptQueries {
 
   const BackwardTensors<Traits> tensors_;
   const int head_, head_kv_;
-  const int row_;  // of the block's first, in the sequence
+  const int row_;  // of the block's first row, in the sequence
   const VisitedRows visited_;
   float lse_[Traits::m_tiles][kHalves], delta_[Traits::m_tiles][kHalves];
 
@@ -55,9 +55,9 @@ class KeptQueries {
     tensors_.template load_V<B_c>(stage + Traits::B2_offset, head_kv_, visit.row);
   }
 
-  // ---- scores: `row` of the warp's first kept row in the block ----
+  // ---- scores: `row` is the warp's first kept row in the block ----
 
-  // Whether the mask leaves this warp any.
+  // Returns whether the mask leaves this warp any scores.
   FLASHSMITH_DEVICE bool has_scores(const Visit &visit, int row) const {
     return may_see<Traits>(tensors_.problem(), tensors_.sequence, row_ + row,
                            row_ + row + Traits::rows_per_warp, visit.row, visit.row + kColumns);
@@ -73,7 +73,7 @@ class KeptQueries {
     }
   }
 
-  // Of the weights, in base 2.
+  // Replaces scores by the exponents of the weights, in base 2.
   FLASHSMITH_DEVICE void become_exponents(Scores &S, ptx::shared_address, const Visit &) const {
     const float scale = tensors_.problem().softmax_scale_log2;
 #pragma unroll
@@ -117,7 +117,7 @@ class KeptQueries {
     }
   }
 
-  // Gradients of the changed scores are those of the bias.
+  // Stores the gradients of the changed scores, which are those of the bias.
   FLASHSMITH_DEVICE void store_dbias(const Scores &dS, const Visit &visit, int row) const {
     if constexpr (!Traits::has_bias) return;
     if (tensors_.gradient().dbias == nullptr) return;
@@ -133,7 +133,7 @@ class KeptQueries {
     }
   }
 
-  // ---- gradients: A1 is that of this warp's rows ----
+  // ---- gradients: A1 is the rows of this warp in this tile ----
 
   FLASHSMITH_DEVICE void store_first(const RowGradients<Traits> &dQ, ptx::shared_address A1,
                                      int row) const {
@@ -141,7 +141,7 @@ class KeptQueries {
   }
 
  private:
-  // Causal blocks of queries near the end see the most keys: they start first.
+  // Returns the block of queries. Causal blocks near the end see the most keys: they start first.
   static FLASHSMITH_DEVICE int place_of_block() {
     const int x = ptx::block_index_x();
     return Traits::Mask::kAhead ? ptx::grid_size_x() - 1 - x : x;
@@ -157,7 +157,8 @@ class KeptQueries {
             Mask::last(problem, sequence, row_, sequence.seq_len_k() - 1) + 1};
   }
 
-  // Of this lane's rows. Beyond the sequence they are as of queries that see nothing.
+  // Loads the statistics of this lane's rows. Rows beyond the sequence get those of queries that
+  // see no key.
   FLASHSMITH_DEVICE void load_statistics() {
     const int warp_row = ptx::thread_index() / kWarpSize * Traits::rows_per_warp;
     const int first = row_ + warp_row + first_row(ptx::thread_index() % kWarpSize);

@@ -5,11 +5,11 @@
 
 namespace flashsmith::sm80 {
 
-// Each enumerator is the barrier of group 0; those of the other groups follow it
+// Each enumerator is the barrier of group 0; the barriers of the other groups follow it
 // (ptx::named_barrier_of). No kernel has both kinds of groups.
 enum class NamedBarrier : int {
-  row_sharers = 1,  // backward: the warps that share rows of gradients
-  team = 1,         // decode: the warps of a team
+  row_sharers = 1,  // backward: warps that share rows of gradients
+  team = 1,         // decode: warps of a team
 };
 
 }  // namespace flashsmith::sm80

@@ -1,9 +1,9 @@
-// Scales of single keys and values of 8 bits, which come with them in a stage.
+// Per-token scales of FP8 keys and values, which arrive with them in a stage.
 //
-// A score is multiplied with its key's scale before anything else is done to it. A weight P is
-// multiplied with its value's scale when the row's sum has it, and then packed as FP16. P itself is
-// in fp32, so it may be as large or as small as that product wants: a row's reference is the
-// maximum of score + log2(scale), which keeps the products near 1 at most, whatever the scales are.
+// A score is multiplied with its key's scale before any other change. A weight P is multiplied with
+// its value's scale after it has been added to the row's sum, and then packed as FP16. P itself is
+// in FP32, so it may be as large or as small as that product needs: a row's reference is the max of
+// score + log2(scale), which keeps the products at most near 1, whatever the scales are.
 #pragma once
 
 #include "flashsmith/attention/fragment.cuh"
@@ -11,17 +11,17 @@
 
 namespace flashsmith::sm80 {
 
-// Those of the lane's columns of a fragment of scores.
+// The scales of the lane's columns of a fragment of scores.
 template <int B_c>
 class ColumnScales {
   static constexpr int kOwn = B_c / kLanesPerRow;
-  // A scale counts as 2^-60 at least, zero too: P stays within fp32's range.
+  // Scales below 2^-60, zero too, count as 2^-60, so that P stays within FP32's range.
   static constexpr float kMinLog2 = -60.f;
 
   float scale_[kOwn];
 
  public:
-  // Where a slice has that of a key: a lane's columns lie in a row.
+  // Returns the index of a key's scale in a slice, where a lane's columns are contiguous.
   static FLASHSMITH_DEVICE int place(int key) {
     return key < B_c ? key % 8 / 2 * kOwn + key / 8 * 2 + key % 2 : key;
   }
@@ -43,7 +43,8 @@ class ColumnScales {
     for (int i = 0; i < B_c / 2; i++) S[i] *= scale_[own(i)];
   }
 
-  // Of half a fragment's scores in base 2, scale_log2 S: the largest, with its column's scale.
+  // Returns a row's max of scale_log2 S + log2(scale of the column), over half a fragment of scores
+  // S.
   FLASHSMITH_DEVICE float largest(const Fragment<B_c> &S, int half, float scale_log2) const {
     float maximum = -INFINITY;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Where an element of a tile lies in shared memory, and how tiles get there from global memory.
+// The layout of a tile in shared memory, and the copies of tiles from global memory.
 #pragma once
 
 #include "flashsmith/ptx/cp_async.cuh"
@@ -7,10 +7,10 @@
 
 namespace flashsmith::sm80 {
 
-// A row-major tile of 16-byte chunks. Swizzled, chunks are permuted inside lines of 128 bytes, or
-// of 64 or 32 where rows are not whole lines of more: the eight rows that one phase of ldmatrix
-// reads at equal chunks then cover all 32 banks, instead of the same four. So do rows that are an
-// odd number of chunks apart.
+// A row-major tile of 16-byte chunks. With the swizzle, chunks are permuted inside lines of 128
+// bytes, or of 64 or 32 bytes if rows are not whole lines of more: the eight rows that one phase of
+// ldmatrix reads at equal chunks then cover all 32 banks, instead of the same four. Rows that are
+// an odd number of chunks apart do so without it.
 template <typename Traits>
 struct SmemTile {
   static constexpr int kRowBytes = (Traits::d_head + Traits::row_padding) * kElementBytes;
@@ -20,24 +20,26 @@ struct SmemTile {
   static_assert(kRowChunks % kPermutedChunks == 0, "the swizzle permutes inside whole lines");
 
   static FLASHSMITH_DEVICE int offset(int row, int chunk) {
-    // Rows of an odd number of 64-byte lines lie in turn in either half of the banks, so that only
-    // every other row needs another permutation; of 32-byte lines in four parts, likewise.
+    // If a row is an odd number of 64-byte lines, consecutive rows alternate between the halves of
+    // the banks, so that only every second row needs another permutation; with 32-byte lines they
+    // cycle through the quarters, and every fourth row does.
     const int permutation = row % kSwizzleRows / (kSwizzleRows / kPermutedChunks);
     const int column = Traits::config.swizzled ? chunk ^ permutation : chunk;
     return row * kRowBytes + column * kChunkBytes;
   }
 
-  // The chunk that this lane addresses for ldmatrix.x4 in the 16x16 fragment at (0, 0). The four
-  // 8x8 matrices come in the order in which mma wants its registers: for Q and V left half, then
-  // right; for K, whose rows are the columns of S, upper half, then lower.
+  // These return the offset of the chunk that this lane addresses for ldmatrix.x4 in the 16x16
+  // fragment at (0, 0). The four 8x8 matrices come in the order in which mma needs its registers:
+  // for Q and V left half, then right; for K, whose rows are the columns of S, upper half, then
+  // lower.
   static FLASHSMITH_DEVICE int lane_offset(int lane) { return offset(lane % 16, lane / 16); }
   static FLASHSMITH_DEVICE int K_lane_offset(int lane) {
     return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   }
 
-  // The same for the fragment at (16 * row_tile, 16 elements * column_tile). Written so that the
-  // compiler sees that only a few lane-dependent values occur: the swizzle permutes chunks within a
-  // line, and everything beyond is a constant.
+  // Returns the same for the fragment at (16 * row_tile, 16 elements * column_tile). The formula
+  // shows the compiler that only a few lane-dependent values occur: the swizzle permutes chunks
+  // within a line, and everything beyond is a constant.
   static FLASHSMITH_DEVICE int fragment_offset(int lane_offset, int row_tile, int column_tile) {
     constexpr int kFragmentBytes = kMmaK * kElementBytes;
     constexpr int kPermutedBytes = kPermutedChunks * kChunkBytes;
@@ -48,8 +50,9 @@ struct SmemTile {
   }
 };
 
-// How kThreads threads share a tile's chunks, one each at a time: neighbours have neighbouring
-// chunks of a row. A panel is as many columns of chunks as they take side by side.
+// The distribution of a tile's chunks to kThreads threads, one chunk each at a time: neighbouring
+// threads have neighbouring chunks of a row. A panel is as many columns of chunks as they take side
+// by side.
 template <typename Traits, int kThreads>
 struct ChunkWalk {
   static constexpr int kRowChunks = SmemTile<Traits>::kRowChunks;
@@ -59,15 +62,15 @@ struct ChunkWalk {
   static constexpr int kPanels = kRowChunks / kPanelChunks;
   static constexpr int kRows = kThreads / kPanelChunks;
 
-  int row, chunk;  // the first of this thread
+  int row, chunk;  // this thread's first
 
   explicit FLASHSMITH_DEVICE ChunkWalk(int thread)
       : row(thread / kPanelChunks), chunk(thread % kPanelChunks) {}
 };
 
-// Copies tiles of kRows rows from global memory. All threads of the block take part. Where rows are
-// shorter than d_head, zeros make up for it. With async_copy the data arrives at the wait for its
-// group.
+// Copies tiles of kRows rows from global memory. All threads of the block take part. If rows are
+// shorter than d_head, they are padded with zeros. With async_copy the data arrives at the wait for
+// its group.
 template <typename Traits, int kRows>
 class TileLoader {
   using value_t = typename Traits::value_t;
@@ -81,10 +84,10 @@ class TileLoader {
   int64_t row_stride_;
   ptx::shared_address destination_;
   int row_;
-  int chunks_left_;  // of a row, from this thread's first on
+  int chunks_left_;  // in a row, from this thread's first chunk on
 
  public:
-  // `rows`: the first row of the tile, `row_stride` elements before the second.
+  // `rows` is the first row of the tile, and rows are `row_stride` elements apart.
   FLASHSMITH_DEVICE TileLoader(ptx::shared_address tile, const value_t *rows, int64_t row_stride,
                                int row_elements, int thread = ptx::thread_index())
       : row_stride_(row_stride) {
@@ -95,13 +98,14 @@ class TileLoader {
     chunks_left_ = row_elements / kChunkElements - walk.chunk;
   }
 
-  // The next load is of the kRows rows before.
+  // Moves the next load to the previous kRows rows.
   FLASHSMITH_DEVICE void step_back() { source_ -= kRows * row_stride_; }
 
-  // All rows of the tile are there.
+  // Loads the tile, all of whose rows exist.
   FLASHSMITH_DEVICE void load() const { load_rows<false>(kRows); }
 
-  // The first n_rows rows are there, or more; zeros stand in for the others.
+  // Loads the tile, of which the first n_rows rows exist (all, if n_rows is larger); missing rows
+  // are zeros.
   FLASHSMITH_DEVICE void load_partial(int n_rows) const { load_rows<true>(n_rows); }
 
  private:
@@ -118,7 +122,7 @@ class TileLoader {
       }
       ptx::cp_async_commit_group();
     } else {
-      // In batches: the loads of one overlap, without holding a whole tile in registers.
+      // Loads are batched: those of a batch overlap, without a whole tile in registers.
       constexpr int kBatch = kPasses < 4 ? kPasses : 4;
 #pragma unroll
       for (int first = 0; first < kPasses; first += kBatch) {
@@ -138,7 +142,7 @@ class TileLoader {
     }
   }
 
-  // Passes go down the rows of a panel, then on to the next.
+  // The passes go down the rows of a panel, then to the next panel.
   static constexpr int kPassesOfPanel = kRows / Walk::kRows;
   FLASHSMITH_DEVICE int row(int pass) const { return row_ + pass % kPassesOfPanel * Walk::kRows; }
   template <bool kPartial>

@@ -1,4 +1,5 @@
-// A thread block's work in the sums backward: its keys, over the tiles of queries that see them.
+// The work of a thread block in the sums backward: its keys, over the tiles of queries that see
+// them.
 #pragma once
 
 #include "flashsmith/attention/dQ_sums.cuh"
@@ -12,8 +13,9 @@
 namespace flashsmith::sm80 {
 
 // FlashAttention-2, section 3.1, algorithm 2: S^T = K Q^T, dP^T = V dO^T, dS = P (dP - delta); dV
-// and dK, P^T dO and dS^T Q, stay in registers, dQ = dS K is added to its sums in global memory. It
-// is computed a tile late, so that warps which are done with a tile's dS need not wait for others.
+// and dK, P^T dO and dS^T Q, stay in registers, and dQ = dS K is added to the sums in global
+// memory. dQ is computed a tile late, so that warps that have finished a tile's dS need not wait
+// for the others.
 template <typename Traits>
 class SumsBackwardBlock {
   static constexpr int kColumns = Traits::columns, kQueries = Traits::queries_per_warp;
@@ -36,15 +38,15 @@ class SumsBackwardBlock {
   FLASHSMITH_DEVICE void run() {
     if (!keys_.is_there()) return;
     Visit visit = keys_.first();
-    int sums = kNone;  // those of the visit before
+    int sums = kNone;  // index of the sums of the previous visit
     if (!keys_.is_over(visit)) {
       keys_.load_kept(shared_ + Traits::K_offset, shared_ + Traits::V_offset);
       keys_.load_visited(shared_ + stage_of(0), visit);
     }
-    int turn = 0;  // 0 and 1 by turns
+    int turn = 0;  // alternates between 0 and 1
     for (; !keys_.is_over(visit); turn ^= 1) {
       ptx::cp_async_wait_group<0>();
-      ptx::barrier_sync();  // this stage and the last dS are here, the other ones have been read
+      ptx::barrier_sync();  // this stage and the last dS have arrived, the others have been read
       if (kTwoStages) load_after(visit, turn ^ 1);
       if (sums != kNone && is_early()) add_dQ(sums, turn ^ 1);
       compute_scores(visit, turn);
@@ -63,30 +65,33 @@ class SumsBackwardBlock {
   }
 
  private:
-  // Of what follows from these nothing stays in a register: the loop has none to spare.
+  // These are recomputed, so that nothing derived from them stays in a register: the loop has none
+  // to spare.
   static FLASHSMITH_DEVICE int thread() { return ptx::recomputed(ptx::thread_index()); }
   static FLASHSMITH_DEVICE int lane() { return thread() % kWarpSize; }
   static FLASHSMITH_DEVICE int warp() { return thread() / kWarpSize; }
 
-  // What this lane addresses of the first fragment of a tile: see backward_gemm.cuh.
+  // These return the offset that this lane addresses in the first fragment of a tile: see
+  // backward_gemm.cuh.
   static FLASHSMITH_DEVICE int rows_offset() { return Tile::K_lane_offset(lane()); }
   static FLASHSMITH_DEVICE int columns_offset() { return Tile::lane_offset(lane()); }
 
-  // Whether it computes dQ before the scores of the next tile. The other half of the warps does so
-  // after them: adds to memory hold a warp up, and run under the products of another.
+  // Returns whether this warp computes dQ before the scores of the next tile. The other half of the
+  // warps does so after them: additions to memory stall a warp, and run under the products of
+  // another.
   static FLASHSMITH_DEVICE bool is_early() { return warp() >= Traits::n_warps / 2; }
 
-  // The first of this warp's keys, in the block.
+  // Returns this warp's first key, in the block.
   static FLASHSMITH_DEVICE int warp_row() {
     return warp() / Traits::column_groups * Traits::rows_per_warp;
   }
-  // The first of the queries of a tile whose scores this warp computes.
+  // Returns the first query of a tile whose scores this warp computes.
   static FLASHSMITH_DEVICE int warp_query() {
     if constexpr (Traits::column_groups == 1) return 0;
     return warp() % Traits::column_groups * kQueries;
   }
 
-  // Where in shared memory a turn has Q, dO and statistics, and dS.
+  // These return the offsets in shared memory of a turn's Q, dO and statistics, and of its dS.
   static FLASHSMITH_DEVICE int stage_of(int turn) {
     return Traits::stages_offset + (kTwoStages ? turn * Traits::stage_bytes : 0);
   }
@@ -109,7 +114,7 @@ class SumsBackwardBlock {
     }
   }
 
-  // Of the queries from `query` of the tile on.
+  // Computes the scores of kColumns queries, from `query` of the tile on.
   FLASHSMITH_DEVICE void compute_scores(const Visit &visit, int query, int stage, int dS_buffer) {
     PackedScores weights = {}, gradients = {};
     const bool is_seen = !kMasked || keys_.has_scores(visit, warp_row());
@@ -123,7 +128,7 @@ class SumsBackwardBlock {
     }
   }
 
-  // P and dS. Where P stays in registers, dV as well.
+  // Computes P and dS. If P stays in registers, this adds to dV as well.
   FLASHSMITH_DEVICE void compute_scores(PackedScores &weights, PackedScores &gradients,
                                         const Visit &visit, int query, int stage) {
     const ptx::shared_address statistics = shared_ + stage + Traits::statistics_offset;
@@ -150,7 +155,7 @@ class SumsBackwardBlock {
 
   // ---- gradients ----
 
-  // By the weights and dS of all warps that share this one's keys.
+  // Adds to dV and dK, from the weights and dS of all warps that share this warp's keys.
   FLASHSMITH_DEVICE void add_key_gradients(const Visit &visit, int turn) {
     if (kMasked && !keys_.has_scores(visit, warp_row(), Traits::B_r)) return;
     sync_column_groups<Traits>();
@@ -162,7 +167,7 @@ class SumsBackwardBlock {
                          stage_of(turn) + Traits::B1_offset + columns);
   }
 
-  // Of a visit whose dS is in the buffer.
+  // Adds to dQ of the visit whose dS is in the buffer of `turn`.
   FLASHSMITH_DEVICE void add_dQ(int place, int turn) const {
     constexpr int kGroups = Traits::dQ_column_groups, kPairs = Traits::dQ_pairs * kGroups;
     const int group = warp() % kGroups, tile = warp() / kGroups * Traits::dQ_tiles;

@@ -1,5 +1,5 @@
-// The products of the sums backward whose scores come from shared memory: gradients of keys where
-// warps share these, and dQ.
+// The products of the sums backward whose scores come from shared memory: gradients of keys if
+// warps share keys, and dQ.
 #pragma once
 
 #include "flashsmith/sm80/backward_gemm.cuh"
@@ -7,12 +7,12 @@
 
 namespace flashsmith::sm80 {
 
-// Of a warp's share of dQ of a tile, what it computes at a time.
+// The part of a warp's share of a tile's dQ that it computes at a time.
 template <typename Traits>
 using dQFragments = Fragment<Traits::dQ_pairs * 2 * kMmaN>[Traits::dQ_tiles];
 
-// Writes scores, or their gradients, of the warp's keys, `key` the first of them, and of the
-// queries from `query` on.
+// Writes scores, or their gradients, of the warp's keys from `key` on with the queries from `query`
+// on.
 template <typename Traits, int kColumns>
 FLASHSMITH_DEVICE void store_scores(const PackedScores<Traits, kColumns> &S,
                                     ptx::shared_address tile, int key, int query) {
@@ -30,7 +30,7 @@ FLASHSMITH_DEVICE void store_scores(const PackedScores<Traits, kColumns> &S,
   }
 }
 
-// C += A B: A the weights or dS of the warp's keys, B the columns of dO or Q that it has.
+// Computes C += A B: A is the weights or dS of the warp's keys, B the warp's columns of dO or Q.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_of_keys(RowGradients<Traits> &C, ptx::shared_address shared, int A,
                                     int B) {
@@ -50,7 +50,7 @@ FLASHSMITH_DEVICE void gemm_of_keys(RowGradients<Traits> &C, ptx::shared_address
       });
 }
 
-// C = A B: A the rows of dS, which lies transposed, B the columns of K.
+// Computes C = A B: A is the rows of dS, which is stored transposed, B the columns of K.
 template <typename Traits>
 FLASHSMITH_DEVICE void gemm_of_queries(dQFragments<Traits> &C, ptx::shared_address shared, int A,
                                        int B) {

@@ -1,5 +1,5 @@
-// The sums backward of the sm80 family: FlashAttention-2's algorithm 2 round blocks of keys, with
-// dQ added up in global memory, in an order that differs from run to run.
+// The sums backward of the sm80 family: FlashAttention-2's algorithm 2 by blocks of keys, with dQ
+// accumulated in global memory, in an order that differs from run to run.
 #pragma once
 
 #include "flashsmith/attention/dQ_sums.cuh"
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   SumsBackwardBlock<Traits>(args).run();
 }
 
-// The launches of one call. statistics and conversion have a grid of blocks of kStatisticsRows, and
-// kStatisticsThreads threads; sinks: see sink_gradient_kernel.
+// Returns the kernels of one call. statistics and conversion have a grid of blocks of
+// kStatisticsRows, and kStatisticsThreads threads; sinks: see sink_gradient_kernel.
 template <typename Traits>
 constexpr Sm80SumsBackwardKernels sums_backward_kernels() {
   backward_kernel_fn sinks = nullptr;

@@ -1,6 +1,6 @@
-// A configuration of the sums backward lifted to compile time: every number its kernels derive from
-// it, each beside the assertion that keeps it sound. flashsmith.configs states the same rules in
-// Python (problems()).
+// A configuration of the sums backward at compile time: every number that its kernels derive from
+// it, each beside the assertion that keeps it sound. flashsmith.configs states the same conditions
+// in Python (problems()).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace flashsmith::sm80 {
 
-// Which warp has what: of the scores of a tile, of dK and dV, and of dQ.
+// The shares of the warps: in the scores of a tile, in dK and dV, and in dQ.
 template <Sm80SumsBackwardKernelConfig CFG>
 struct SumsBackwardTileShapes {
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
@@ -27,7 +27,7 @@ struct SumsBackwardTileShapes {
   static_assert(n_warps == 4 || n_warps == 8, "n_warps is 4 or 8");
   static_assert(n_stages == 1 || n_stages == 2, "n_stages is 1 or 2");
 
-  // Columns go round, by pairs of n tiles, among the warps that share them.
+  // The warps that share columns take pairs of n tiles in turn.
   static constexpr int pairs = d_head / (2 * kMmaN);
   static_assert(column_groups == 1 || column_groups == 2 || column_groups == 4,
                 "1, 2 or 4 warps share keys");
@@ -36,20 +36,21 @@ struct SumsBackwardTileShapes {
   static constexpr int kept_rows = B_c, visited_rows = B_r;
   static constexpr int key_groups = n_warps / column_groups;
   static constexpr int rows_per_warp = B_c / key_groups;
-  static constexpr int queries_per_warp = B_r / column_groups;  // of scores
+  static constexpr int queries_per_warp = B_r / column_groups;  // whose scores a warp computes
   static_assert(rows_per_warp % kMmaM == 0, "warps work on at least 16 keys");
   static constexpr int m_tiles = rows_per_warp / kMmaM;
 
   static constexpr int dQ_column_groups = pairs % (n_warps / 2) == 0 ? n_warps / 2 : 2;
   static constexpr int dQ_tiles = B_r / kMmaM / (n_warps / dQ_column_groups);
-  // Of a warp's pairs of n tiles at a time: all, if registers have room beside dK and dV.
+  // The pairs of n tiles that a warp computes at a time: all, if there are registers beside dK and
+  // dV.
   static constexpr int dQ_pairs = dQ_tiles * pairs / dQ_column_groups <= 6
                                       ? pairs / dQ_column_groups
                                       : pairs / dQ_column_groups / 2;
 };
 
-// Registers of a thread for scores (S, dP and, where there are any, factors), of so many queries at
-// a time, and for dK and dV.
+// Returns the registers of a thread for the scores (S, dP and factors, if any) of `columns`
+// queries, and for dK and dV.
 constexpr int accumulator_registers(const Sm80SumsBackwardKernelConfig &cfg, bool has_factors,
                                     int columns) {
   const int m_tiles = cfg.B_c * cfg.column_groups / cfg.n_warps / kMmaM;
@@ -59,14 +60,14 @@ constexpr int accumulator_registers(const Sm80SumsBackwardKernelConfig &cfg, boo
 
 template <Sm80SumsBackwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
-  using N = SumsBackwardTileShapes<CFG>;  // as a base, too: Traits::B_r is Traits::N::B_r
+  using N = SumsBackwardTileShapes<CFG>;  // Traits::B_r is Traits::N::B_r, through the base
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
 
-  // How tiles lie in shared memory and get there: rows are a chunk longer than they need, so that
-  // eight of them lie in different banks. That leaves registers which addresses of swizzled
-  // fragments take.
+  // The layout of tiles in shared memory, and how they are copied there: rows are padded by one
+  // chunk, so that eight of them lie in different banks. That saves the registers that addresses of
+  // swizzled fragments take.
   static constexpr struct {
     bool swizzled = false, async_copy = true;
   } config{};
@@ -92,8 +93,8 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   static constexpr bool shares_weights = flashsmith::shares_weights(CFG);
   static constexpr int n_threads = threads_per_block(CFG);
 
-  // Scores are in registers for so many queries at a time: all of a warp's, if that leaves room for
-  // fragments and addresses, and for what changes scores.
+  // The number of queries whose scores are in registers at a time: all of a warp's, if that leaves
+  // room for fragments and addresses, and for changes of scores.
   static constexpr int kMinColumns = 16;
   static_assert(accumulator_registers(CFG, false, kMinColumns) <= 208,
                 "the accumulators of S, dP and gradients leave 47 registers for fragments and "
@@ -108,12 +109,12 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   }
   static constexpr int columns = columns_with_room();
 
-  // How many blocks should be resident on an SM: told so, ptxas uses the registers that
-  // this leaves a thread.
+  // The number of blocks that should be resident on an SM: given this number, ptxas uses the
+  // registers that it leaves each thread.
   static constexpr int blocks_per_SM =
       65536 / (n_threads * (accumulator_registers(CFG, Score::kHasFactor, columns) + 60));
 
-  // dK leaves through the first stage, dV through V.
+  // dK is stored through the first stage, dV through V.
   struct Stage {
     alignas(128) value_t Q[N::B_r * row_elements(N::d_head)];
     alignas(128) value_t dO[N::B_r * row_elements(N::d_head)];

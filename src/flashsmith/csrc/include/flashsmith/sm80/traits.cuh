@@ -1,5 +1,6 @@
-// A configuration lifted to compile time: every number the kernel derives from it, each beside the
-// assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
+// A configuration at compile time: every number that the kernel derives from it, each beside the
+// assertion that keeps it sound. flashsmith.configs states the same conditions in Python
+// (problems()).
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ constexpr int kChunkElements = kChunkBytes / kElementBytes;
 
 constexpr bool is_load_count(int n) { return n == 0 || (n >= 2 && (n & (n - 1)) == 0); }
 
-// How many rows, columns and mma tiles a configuration's tiles have.
+// The number of rows, columns and mma tiles in a configuration's tiles.
 template <FlashForwardKernelConfig CFG>
 struct ForwardKernelTileShapes {
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c, n_warps = CFG.n_warps;
@@ -45,7 +46,7 @@ struct ForwardKernelTileShapes {
 template <FlashForwardKernelConfig CFG, Variant VARIANT = Variant{}>
 struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   static constexpr FlashForwardKernelConfig config = CFG;
-  using N = ForwardKernelTileShapes<CFG>;  // as a base, too: Traits::B_r is Traits::N::B_r
+  using N = ForwardKernelTileShapes<CFG>;  // Traits::B_r is Traits::N::B_r, through the base
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
@@ -78,12 +79,12 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   static_assert(accumulator_registers <= 224,
                 "the accumulators of S and O leave 31 registers for fragments and addresses");
 
-  // With all fragments of Q loaded at once they stay in registers for the whole kernel.
+  // All fragments of Q, if loaded at once, stay in registers for the whole kernel.
   static constexpr bool Q_in_registers = CFG.Q_mma_load_K_fragments == 0;
 
-  // How many blocks should be resident on an SM. Told so, ptxas keeps within the
-  // registers that this leaves a thread, and uses them; by itself it misses a block by a register
-  // or two, or stops far below.
+  // The number of blocks that should be resident on an SM. Given this number, ptxas keeps within
+  // the registers that it leaves each thread, and uses them; by itself ptxas misses a block by a
+  // register or two, or stops far below.
   static constexpr int kRegistersPerSM = 65536;
   static constexpr int fragment_and_address_registers =
       24 + 16 * N::m_tiles + (Score::kChanges || Dropout::kDrops ? 32 : 0);
@@ -98,7 +99,7 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
   using VSchedule =
       FragmentSchedule<N::PV_fragments, CFG.V_mma_load_K_fragments, CFG.mma_double_buffer_loads>;
 
-  // One tile each of Q, K and V. O leaves through Q's tile, which is free by then.
+  // One tile each of Q, K and V. O is stored through Q's tile, which is free by then.
   struct SharedMemory {
     alignas(128) value_t Q[N::B_r * N::d_head];
     alignas(128) value_t K[N::B_c * N::d_head];

@@ -1,5 +1,4 @@
-// The forward kernels of the sm90 family as host and device see them: configuration (how),
-// arguments and sizes of a launch.
+// The sm90 forward as host and device see it: configuration, kernel arguments and launch sizes.
 #pragma once
 
 #include "flashsmith/params.h"
@@ -7,9 +6,9 @@
 
 namespace flashsmith {
 
-// One point of the configuration space of the sm90 family. Same fields, in the same order, as the
-// Python class of this name; ordered, so that it can be the key of a map. The fields are described
-// in docs/knobs.md.
+// One point of the configuration space of the sm90 family. The fields, in this order, are those of
+// the Python class of this name, and are described in docs/knobs.md. The struct is ordered, so that
+// it can be the key of a map.
 struct Sm90ForwardKernelConfig {
   ScalarType dtype;
   int d_head;
@@ -37,10 +36,10 @@ struct Sm90ForwardKernelConfig {
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
 
-// Where sequences have their keys, if K and V are pages: (n_pages, page_rows, n_heads_kv, d_head).
-// A block of keys comes in boxes of box_rows, each of one page.
+// Paged K and V: (n_pages, page_rows, n_heads_kv, d_head). A block of keys is loaded in boxes of
+// box_rows rows, each within one page.
 struct PagesArgs {
-  const int32_t *__restrict__ block_table;  // of each sequence, the numbers of its pages
+  const int32_t *__restrict__ block_table;  // page table: the pages of each sequence
   int64_t block_table_stride;
   int n_pages, page_rows, box_rows;
 };
@@ -48,45 +47,47 @@ struct PagesArgs {
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch; or five: see rows.cuh. Their boxes
-// are as wide as BoxedRows says, swizzled over that width, and kQueryBoxRows (Q),
-// `map_KV_rows(cfg)` (K, V; of pages PagesArgs::box_rows) or kOutputBoxRows (O) rows high.
+// have the width and swizzle of BoxedRows, and a height of kQueryBoxRows (Q), `map_KV_rows(cfg)`
+// (K, V; with pages PagesArgs::box_rows) or kOutputBoxRows (O).
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   ProblemArgs problem;
-  // Rows from one entry of a tensor's batch to the next, for maps of five dimensions.
+  // The number of rows between batch entries of a tensor, for maps of five dimensions.
   int Q_batch_rows, K_batch_rows, V_batch_rows, O_batch_rows;
-  Fp8Scale Q_scale, K_scale, V_scale;  // of what has 8 bits
+  Fp8Scale Q_scale, K_scale, V_scale;  // of FP8 tensors
   PagesArgs pages;
 };
 
-// Of maps of sequences with lengths of their own: a sequence ends at this row, and so many bytes
-// less one row are the stride that takes it back. Their product is 2^64, which is no distance.
+// Constants of the maps of varlen sequences (rows.cuh): a sequence ends at row kVarlenRows, and
+// kVarlenShift minus one row is the stride in bytes that leads back. Their product is 2^64, which
+// is no distance.
 constexpr int kVarlenRows = 1 << 30;
 constexpr uint64_t kVarlenShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
-constexpr int kQueryBoxRows = 64;   // of a warpgroup
-constexpr int kOutputBoxRows = 16;  // of a warp
-// Pages have a multiple of so many rows, as blocks of keys have: boxes of fewer would be too many.
+constexpr int kQueryBoxRows = 64;   // rows of a warpgroup
+constexpr int kOutputBoxRows = 16;  // rows of a warp
+// Pages have a multiple of this number of rows, as blocks of keys have: smaller boxes would be too
+// many.
 constexpr int kPageRowMultiple = 16;
 
 constexpr int threads_per_block(const Sm90ForwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
 
-// Columns of O that are in shared memory at a time, if it leaves by bulk copies.
+// Returns the columns of O that are in shared memory at a time, if O is stored by bulk copies.
 constexpr int staged_columns(const Sm90ForwardKernelConfig &cfg) {
   constexpr int kMax = 128;
   if (!cfg.tma_store) return 0;
   return cfg.d_head < kMax ? cfg.d_head : kMax;
 }
 
-// Rows in shared memory: box after box of a tensor map, each one swizzle wide, 128 bytes, or 64 or
-// 32 where a row is not a multiple of that.
+// The layout of rows in shared memory: one box of a tensor map after the other, each as wide as its
+// swizzle, which is 128 bytes, or 64 or 32 if the bytes of a row are not a multiple of that.
 struct BoxedRows {
   int columns, n_boxes;
-  int row_bytes, box_bytes, bytes;  // of a box's row, of a box, of all
+  int row_bytes, box_bytes, bytes;  // of a row of a box, of a box, of all boxes
   ptx::Swizzle swizzle;
 };
 
@@ -114,29 +115,30 @@ constexpr BoxedRows K_tile(const Sm90ForwardKernelConfig &cfg) {
 constexpr BoxedRows V_tile(const Sm90ForwardKernelConfig &cfg) {
   return boxed_rows(cfg.B_c, cfg.d_head, cfg.fp8_values ? kFp8Bytes : kHalfBytes);
 }
-// O's of a warp, on their way out.
+// Returns the layout of a warp's rows of O, from where they are stored.
 constexpr BoxedRows O_rows(const Sm90ForwardKernelConfig &cfg) {
   return boxed_rows(kOutputBoxRows, cfg.d_head, kHalfBytes);
 }
 
-// V of 8 bits is transposed in shared memory, from buffers in which it arrives.
+// Returns the number of buffers in which FP8 V arrives, to be transposed from there.
 constexpr int transposed_stages(const Sm90ForwardKernelConfig &cfg) {
   return cfg.fp8_values ? cfg.n_stages : 0;
 }
 
-// Full and empty for the rows of Q of each warpgroup and for each buffer of K and V, full for the
-// entries of the tile queue.
+// Returns the number of barriers: full and empty for the rows of Q of each warpgroup and for each
+// buffer of K and V, and full for the entries of the tile queue.
 constexpr int n_barriers(const Sm90ForwardKernelConfig &cfg) {
   return 2 * cfg.n_warpgroups + 4 * cfg.n_stages + 2 * transposed_stages(cfg) + 2;
 }
 
-// Two entries of the tile queue, and for each buffer in which V arrives whether it is the end.
+// Returns the bytes of two entries of the tile queue, and of a word for each buffer in which V
+// arrives that says whether it is the end.
 constexpr int word_bytes(const Sm90ForwardKernelConfig &cfg) {
   constexpr int kQueueBytes = 16, kEndBytes = 32;
   return kQueueBytes + (cfg.fp8_values ? kEndBytes : 0);
 }
 
-// Tiles of Q, K and V, columns of O, words and barriers.
+// Shared memory holds tiles of Q, K and V, columns of O, words and barriers.
 constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
   constexpr int kBarrierBytes = 8;
   const int KV_bytes = cfg.n_stages * (K_tile(cfg).bytes + V_tile(cfg).bytes) +
@@ -147,13 +149,14 @@ constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
 
 constexpr int map_KV_rows(const Sm90ForwardKernelConfig &cfg) { return cfg.B_c / cfg.cluster_size; }
 
-// Blocks of rows of Q: whole clusters of them, so that the last may lie beyond the sequence.
+// Returns the number of blocks of rows of Q, in whole clusters, so that the last may lie beyond the
+// sequence.
 constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {
   const int cluster_rows = cfg.B_r * cfg.cluster_size;
   return (seq_len_q + cluster_rows - 1) / cluster_rows * cfg.cluster_size;
 }
 
-// Thread blocks of a launch on a GPU with so many SMs.
+// Returns the number of thread blocks of a launch on a GPU with this number of SMs.
 constexpr int grid_blocks(const Sm90ForwardKernelConfig &cfg, int n_tiles, int num_sms) {
   const int resident = num_sms / cfg.cluster_size * cfg.cluster_size;
   return cfg.persistent && resident < n_tiles ? resident : n_tiles;

@@ -1,5 +1,4 @@
-// The backward kernels of the sm90 family as host and device see them: configuration (how),
-// arguments and sizes of a launch.
+// The sm90 backward as host and device see it: configuration, kernel arguments and launch sizes.
 #pragma once
 
 #include "flashsmith/backward_params.h"
@@ -7,12 +6,12 @@
 
 namespace flashsmith {
 
-// When a warpgroup has the tensor cores to itself: never, from dV to dK of a block, or from dV of a
-// block to dP of the next.
+// The scope of a warpgroup's turn with the tensor cores: no turns, from dV to dK of a block, or
+// from dV of a block to dP of the next.
 enum class PingPongScope : int8_t { none, gradients, gradients_and_scores };
 
-// One point of the configuration space of the sm90 family's backward. Same fields, in the same
-// order, as the Python class of this name. The fields are described in docs/knobs.md.
+// One point of the configuration space of the sm90 family's backward. The fields, in this order,
+// are those of the Python class of this name, and are described in docs/knobs.md.
 struct Sm90BackwardKernelConfig {
   ScalarType dtype;
   int d_head;
@@ -31,22 +30,22 @@ struct Sm90BackwardKernelConfig {
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
-// The maps are laid out as those of the forward kernels (arguments.cuh), with boxes of
-// kStatisticsRows (Q, dO) or B_c rows (K, V).
+// The maps have the layout of the forward kernels' (arguments.cuh), with boxes of kStatisticsRows
+// (Q, dO) or B_c rows (K, V).
 struct Sm90BackwardKernelArgs {
   ptx::TensorMap Q_map, dO_map, K_map, V_map;
   ProblemArgs problem;
   GradientArgs gradient;
-  // Rows from one entry of a tensor's batch to the next, for maps of five dimensions.
+  // The number of rows between batch entries of a tensor, for maps of five dimensions.
   int Q_batch_rows, dO_batch_rows, K_batch_rows, V_batch_rows;
-  int heads_per_group;        // see head_groups.cuh; of k
-  int query_heads_per_group;  // in kernels whose blocks keep queries
+  int heads_per_group;        // heads of K, see head_groups.cuh
+  int query_heads_per_group;  // heads of Q, in kernels whose blocks keep queries
 };
 
 typedef void (*sm90_backward_kernel_fn)(const Sm90BackwardKernelArgs);
 
-// The launches of one call, in their order. `sinks`: null where no variant has them; `conversion`:
-// where the last block of keys converts.
+// The kernels of one call, in the order of their launches. `sinks` is null if the variant has none,
+// `conversion` if the last block of keys converts dQ.
 struct Sm90BackwardKernels {
   sm90_backward_kernel_fn statistics, sinks, main, conversion;
 };
@@ -55,7 +54,8 @@ constexpr int threads_per_block(const Sm90BackwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
 
-// A box's row is one swizzle wide: 128 bytes, or 64 where d_head is not a multiple of that.
+// map_columns returns the width of a box, and map_swizzle its swizzle: 128 bytes, or 64 if a row of
+// d_head is not a multiple of 128.
 constexpr int map_columns(const Sm90BackwardKernelConfig &cfg) {
   return cfg.d_head % 64 == 0 ? 64 : 32;
 }
@@ -64,39 +64,41 @@ constexpr ptx::Swizzle map_swizzle(const Sm90BackwardKernelConfig &cfg) {
   return cfg.d_head % 64 == 0 ? ptx::Swizzle::bytes_128 : ptx::Swizzle::bytes_64;
 }
 
-// Columns of dQ that a warpgroup computes at a time: its share, where that is whole boxes of K;
-// else all of them, and the warpgroups take every n_warpgroups-th block.
+// Returns the columns of dQ that a warpgroup computes at a time: its share, if that is whole boxes
+// of K; else all columns, and each warpgroup takes every n_warpgroups-th block.
 constexpr int dQ_columns(const Sm90BackwardKernelConfig &cfg) {
   const int share = cfg.d_head / cfg.n_warpgroups;
   return cfg.d_head % cfg.n_warpgroups == 0 && share % map_columns(cfg) == 0 ? share : cfg.d_head;
 }
 
-// Of a block's dQ, which are added up each by itself.
+// Returns the number of parts of a block's dQ, each of which is accumulated by itself.
 constexpr int dQ_parts(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head / dQ_columns(cfg); }
 
 constexpr int kDSBuffers = 2;
 
-// Entries that tell the warps of a block the tiles that it draws.
+// The entries through which the warps of a block learn which tiles it draws.
 constexpr int kTileEntries = 2, kEntryBytes = 4;
 
 constexpr int n_tile_entries(const Sm90BackwardKernelConfig &cfg) {
   return cfg.persistent || cfg.dQ_in_order ? kTileEntries : 0;
 }
 
-// Buffers into which sums of dQ come back: those from which they are added.
+// Returns the number of buffers into which sums of dQ are loaded back. They are the buffers from
+// which dQ is added.
 constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
   return cfg.dQ_in_order ? cfg.n_warpgroups : 0;
 }
 
-// Pairs of barriers, full and empty: of each stage of Q and dO, of the buffers of dS and of dQ, on
-// its way out and back, of K with V, and of entries.
+// Returns the number of barriers, in pairs of full and empty: for each stage of Q and dO, for the
+// buffers of dS, for dQ on its way out and for its sums on their way back, for K with V, and for
+// entries.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
   return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +
               1 + n_tile_entries(cfg));
 }
 
-// Tiles of K, V, Q and dO, dS of a block, FP32 dQ of each warpgroup, statistics, barriers and
-// entries.
+// Shared memory holds tiles of K, V, Q and dO, dS of a block, FP32 dQ of each warpgroup,
+// statistics, barriers and entries.
 constexpr int shared_memory_bytes(const Sm90BackwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kSumBytes = 4, kBarrierBytes = 8;
   const int elements = (2 * cfg.B_c + (cfg.Q_stages + cfg.dO_stages) * cfg.B_r) * cfg.d_head +

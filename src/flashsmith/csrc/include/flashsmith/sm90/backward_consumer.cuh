@@ -1,9 +1,9 @@
-// A warpgroup of the backward that computes: dK and dV of its 64 keys stay in registers while it
-// walks over the blocks of queries, and it leaves its part of their dQ in shared memory.
+// A consumer warpgroup of the backward: dK and dV of its 64 keys stay in registers while it walks
+// over the blocks of queries, and it leaves its part of their dQ in shared memory.
 //
-// dQ needs dS of all warpgroups, and is computed a block late, so that none waits for another's:
-// S dP | dV, dQ of the block before, dK; `|` is a wait. Warpgroups may take turns, so that the
-// softmax of one runs under the products of the other.
+// dQ needs dS of all warpgroups, and is computed a block late, so that no warpgroup waits for
+// another's dS. The order is S dP | dV, dQ of the previous block, dK; `|` is a wait. Warpgroups may
+// take turns, so that the softmax of one runs under the products of the other.
 #pragma once
 
 #include "flashsmith/sm90/backward_dQ.cuh"
@@ -18,7 +18,8 @@ class BackwardConsumer {
   using Position = ConsumerPosition<Traits>;
   static constexpr PingPongScope kPingPongScope = static_cast<PingPongScope>(Traits::config.turns);
   static constexpr bool kFinishes = Traits::dQ_accumulation == DQAccumulation::ordered;
-  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
+  // Groups of 16 queries have a chunk of statistics each.
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;
 
   const Sm90BackwardKernelArgs &args_;
   const KeyTile<Traits> &tile_;
@@ -29,14 +30,14 @@ class BackwardConsumer {
   KeyOperand<Traits, 0> K_;
   KeyOperand<Traits, Traits::V_register_steps> V_;
   KeyAccumulator<Traits> dK_, dV_;
-  ScoreAccumulator<Traits> S_, dP_;  // then P and dS
-  // The derivatives of S by the scaled score, two to a word.
+  ScoreAccumulator<Traits> S_, dP_;  // later P and dS
+  // The derivatives of S with respect to the scaled score, two to a word.
   uint32_t factors_[Traits::Score::kHasFactor ? Traits::B_r / 4 : 1];
   dQAccumulator<Traits> dQ_;
   ScoreOperand<Traits> P_operand_, dS_operand_;
 
-  int row_;   // the first query of the block
-  int head_;  // of the queries
+  int row_;   // first query of the block
+  int head_;  // head of the queries
   typename Traits::Dropout dropout_;
 
  public:
@@ -53,7 +54,7 @@ class BackwardConsumer {
         head_(tile.first_head),
         dropout_(args.problem, {head_, tile.batch}) {}
 
-  // Computes dK and dV; both are without their factors.
+  // Computes dK and dV, without their factors.
   FLASHSMITH_DEVICE void run() {
 #pragma unroll
     for (int i = 0; i < Traits::d_head / 2; i++) dK_[i] = dV_[i] = 0.f;
@@ -73,9 +74,9 @@ class BackwardConsumer {
  private:
   // ---- blocks of queries ----
 
-  // ptxas serialises products where a branch comes while accumulators are in flight that others
-  // than products read: blocks with each share of the one before's dQ are each a text of their own,
-  // with all products waited for at its end.
+  // ptxas serialises products if a branch comes while accumulators are in flight that other
+  // instructions than products read. So a block with each share of the previous block's dQ is a
+  // separate text, which waits for all its products at its end.
   FLASHSMITH_DEVICE void walk() {
     const unsigned end = position_.step + tile_.n_steps;
     int until_dQ = Traits::shares_dQ ? 1 : warpgroup_ + 1;
@@ -174,8 +175,8 @@ class BackwardConsumer {
 
   // ---- scores ----
 
-  // The lane's statistics of 16 queries: of columns 4 k, 4 k + 1, 4 k + 4 and 4 k + 5 of its
-  // elements.
+  // Loads the lane's statistics of 16 queries, which are columns 4 k, 4 k + 1, 4 k + 4 and 4 k + 5
+  // of its elements.
   FLASHSMITH_DEVICE void load_statistics(ptx::Chunk &chunk, int first, int group) const {
     ptx::load_shared_16(chunk, ptx::shared_memory() + Traits::statistics_offset +
                                    position_.Q * kStatisticsBytes + first * 4 + group * 64 +
@@ -237,7 +238,7 @@ class BackwardConsumer {
     return ptx::unpack<factor_t>(static_cast<uint16_t>(factors_[element / 2] >> element % 2 * 16));
   }
 
-  // dS = P (dP - delta), by the scaled score, in FP32 and as operands.
+  // Computes dS = P (dP - delta), with respect to the scaled score, in FP32 and as operands.
   FLASHSMITH_DEVICE void make_dS() {
     ptx::pin_registers(dP_);
 #pragma unroll
@@ -261,7 +262,7 @@ class BackwardConsumer {
     }
   }
 
-  // ---- what leaves the registers ----
+  // ---- stores and arrivals ----
 
   FLASHSMITH_DEVICE void store_dS() {
     const int buffer = dS_buffer(position_.step);
@@ -277,12 +278,13 @@ class BackwardConsumer {
     release(Barriers::dS(dS_buffer(position_.step - 1)).empty);
   }
 
-  // The block before is the one after, or the last of the head before.
+  // Blocks are visited in descending order, so that the previous block is the next one of the
+  // sequence, or the last visited block of the previous head.
   FLASHSMITH_DEVICE bool head_begins() const { return row_ == tile_.visited(0) * Traits::B_r; }
   FLASHSMITH_DEVICE int block_before() const {
     return head_begins() ? tile_.begin : row_ / Traits::B_r + 1;
   }
-  // The rest of it, which no keys after these have.
+  // Returns whether this warpgroup finishes dQ of the previous block, which no later keys add to.
   FLASHSMITH_DEVICE bool finishes_dQ() const {
     return kFinishes && block_before() < tile_.first_shared(args_.problem);
   }

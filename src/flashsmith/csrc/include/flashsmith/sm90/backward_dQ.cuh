@@ -1,6 +1,6 @@
-// The dQ of a block of queries on its way out of a warpgroup: to shared memory, from where it is
-// added to that of other keys. Where blocks of keys have turns, the last one adds to its own part
-// what the others have summed up, and writes the result.
+// Moves the dQ of a block of queries out of a warpgroup: to shared memory, from where it is added
+// to the dQ of other keys. If blocks of keys add in order, the last one adds the sums of the others
+// to its part, and writes the result.
 #pragma once
 
 #include "flashsmith/attention/dQ_sums.cuh"
@@ -11,7 +11,7 @@
 
 namespace flashsmith::sm90 {
 
-// Where a warpgroup is in its rings, from tile to tile. Their parities share a register.
+// The positions of a warpgroup in its rings, across tiles. Their parities share a register.
 template <typename Traits>
 class ConsumerPosition {
   unsigned parities_ = 0;
@@ -20,7 +20,7 @@ class ConsumerPosition {
   enum Ring { ring_of_Q, ring_of_dO, ring_of_keys, ring_of_dQ, ring_of_sums };
 
   int Q = 0, dO = 0;  // stages
-  unsigned step = 0;  // the block of queries, of those of all heads and tiles
+  unsigned step = 0;  // blocks of queries so far, over all heads and tiles
 
   FLASHSMITH_DEVICE int parity(Ring ring) const { return parities_ >> ring & 1; }
   FLASHSMITH_DEVICE void begin_round(Ring ring) { parities_ ^= 1u << ring; }
@@ -38,8 +38,8 @@ class ConsumerPosition {
   }
 };
 
-// What a warpgroup computes of the dQ of the block before: nothing, what others add to, or the
-// rest.
+// The part of the previous block's dQ that a warpgroup computes: none, a part that is added to the
+// sums, or the rest, which finishes dQ.
 enum class dQShare { none, part, rest };
 
 template <typename Traits>
@@ -57,7 +57,7 @@ class dQOutput {
                              int warpgroup, Position &position)
       : args_(args), tile_(tile), warpgroup_(warpgroup), position_(position) {}
 
-  // What others add to.
+  // Stages a part that is added to the sums.
   FLASHSMITH_DEVICE void store(dQAccumulator<Traits> &dQ) const {
     const BufferBarriers barriers = Barriers::dQ(warpgroup_);
     ptx::pin_registers(dQ);
@@ -67,7 +67,7 @@ class dQOutput {
     publish(barriers.full);
   }
 
-  // The rest of it, of a head and a block.
+  // Finishes dQ of a head and a block with the rest.
   FLASHSMITH_DEVICE void finish(dQAccumulator<Traits> &dQ, int head, int block) const {
     ptx::pin_registers(dQ);
     if (block < tile_.first_alone(args_.problem)) add_sums(dQ);

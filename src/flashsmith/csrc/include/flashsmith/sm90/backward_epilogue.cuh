@@ -1,4 +1,4 @@
-// dK and dV on their way out.
+// Stores dK and dV.
 #pragma once
 
 #include "flashsmith/attention/gradient_rows.cuh"
@@ -8,7 +8,7 @@
 
 namespace flashsmith::sm90 {
 
-// dK or dV of the warp's 16 keys.
+// Stores dK or dV of the warp's 16 keys.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_key_gradient(void *out, const TensorStrides &strides, int n_columns,
                                           const KeyTile<Traits> &tile, int warpgroup,

@@ -1,6 +1,6 @@
 // The five matrix products of a warpgroup of the backward, for its 64 keys and a block of queries:
 // S^T = K Q^T and dP^T = V dO^T, dV += P^T dO and dK += dS^T Q, and dQ = dS K of all keys. Each is
-// issued as a group of its own.
+// issued as a separate group.
 #pragma once
 
 #include "flashsmith/attention/fragment.cuh"
@@ -20,33 +20,33 @@ using dQAccumulator = Fragment<Traits::dQ_columns>;
 template <typename Traits>
 using ScoreOperand = uint32_t[Traits::query_steps][4];  // P^T, dS^T
 
-// An address in shared memory. Descriptors that do not change would be kept in registers throughout
-// the loop, which has none to spare.
+// Returns an address in shared memory. The offset is recomputed, because descriptors that do not
+// change would be kept in registers throughout the loop, which has none to spare.
 FLASHSMITH_DEVICE ptx::shared_address place(int offset) {
   return ptx::shared_memory() + ptx::recomputed(offset);
 }
 
-// Where step `step` along d_head of a tile begins, whose boxes have `box_bytes`.
+// Returns the offset of step `step` along d_head in a tile whose boxes have `box_bytes`.
 template <typename Traits>
 FLASHSMITH_HOST_DEVICE constexpr int d_step_bytes(int step, int box_bytes) {
   constexpr int kStepsPerBox = Traits::box_columns / kWgmmaK;
   return step / kStepsPerBox * box_bytes + step % kStepsPerBox * kWgmmaK * 2;
 }
 
-// The 64 rows of K or V of a warpgroup as the operand of K Q^T or V dO^T: the first steps from
-// registers, the others from shared memory. Tiles are known by their places there.
+// The 64 rows of K or V of a warpgroup as the operand of K Q^T or V dO^T: the first steps take them
+// from registers, the others from shared memory. Tiles are passed as offsets in shared memory.
 template <typename Traits, int kInRegisters>
 class KeyOperand {
   static constexpr int kStepsPerBox = Traits::box_columns / kWgmmaK;
 
-  const int rows_;  // the first of them
+  const int rows_;  // offset of the first row
   uint32_t fragments_[kInRegisters > 0 ? kInRegisters : 1][4];
 
  public:
   FLASHSMITH_DEVICE explicit KeyOperand(int rows) : rows_(rows) {}
 
   FLASHSMITH_DEVICE void load() {
-    // From tile to tile no address stays in a register.
+    // The thread index is recomputed, so that no address stays in a register across tiles.
     const int thread = ptx::recomputed(ptx::thread_index());
     const int lane = thread % kWarpSize;
     const int row = thread % kWarpgroupSize / kWarpSize * kWarpRows + lane % 16;
@@ -61,7 +61,7 @@ class KeyOperand {
     }
   }
 
-  // scores = rows queries^T. `queries`: the tile of Q or dO.
+  // Issues scores = rows queries^T. `queries` is the tile of Q or dO.
   FLASHSMITH_DEVICE void issue_scores(ScoreAccumulator<Traits> &scores, int queries) const {
     using value_t = typename Traits::value_t;
     const ptx::MatrixDescriptor a = ptx::k_major_descriptor(place(rows_), Traits::swizzle);
@@ -84,7 +84,7 @@ class KeyOperand {
   }
 };
 
-// sums += scores queries: P^T dO or dS^T Q.
+// Issues sums += scores queries: P^T dO or dS^T Q.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_key_gradient(KeyAccumulator<Traits> &sums,
                                           const ScoreOperand<Traits> &scores, int queries) {
@@ -99,7 +99,7 @@ FLASHSMITH_DEVICE void issue_key_gradient(KeyAccumulator<Traits> &sums,
   ptx::wgmma_commit_group();
 }
 
-// dQ = dS K. `dS`: of all keys; `K`: the box with the first of the columns.
+// Issues dQ = dS K. `dS` has all keys; `K` is the box with the first of the columns.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_dQ(dQAccumulator<Traits> &dQ, int dS, int K) {
   constexpr int kStepsPerBox = kWgmmaM / kWgmmaK;

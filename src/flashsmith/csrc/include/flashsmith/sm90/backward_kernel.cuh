@@ -1,6 +1,6 @@
 // The backward kernels of the sm90 family: FlashAttention-2's algorithm 2 in warp-specialised
 // blocks, a warpgroup for every 64 keys and one that copies. docs/backward.md has the order of the
-// products, and what it was chosen from.
+// products, and the alternatives.
 #pragma once
 
 #include "flashsmith/attention/dQ_sums.cuh"
@@ -29,15 +29,15 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
   scheduler.end();
 }
 
-// dK and dV, and dQ's sums. Grid: blocks of B_c keys of the longest sequence, of all heads of k; of
-// persistent blocks at most as many as there are SMs. Block: threads_per_block(CFG).
+// Computes dK and dV, and the sums of dQ. Grid: blocks of B_c keys of the longest sequence, of all
+// heads of K; with persistent blocks, at most the number of SMs. Block: threads_per_block(CFG).
 // Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     backward_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
   if (ptx::thread_index() == 0) BackwardBarriers<Traits>::init();
   ptx::barrier_sync();
-  // warp_index() is uniform to ptxas, which keeps what follows from it in uniform registers.
+  // ptxas knows warp_index() to be uniform, and keeps values computed from it in uniform registers.
   const int warpgroup = ptx::warp_index() / Traits::n_warpgroup_warps;
   if (warpgroup == 0) {
     ptx::decrease_registers<Traits::registers.producer>();
@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
 }
 
-// The launches of one call. statistics and conversion have a grid of blocks of kStatisticsRows, and
-// kStatisticsThreads and kSumsThreads threads; sinks: see sink_gradient_kernel.
+// Returns the kernels of one call. statistics and conversion have a grid of blocks of
+// kStatisticsRows, and kStatisticsThreads and kSumsThreads threads; sinks: see
+// sink_gradient_kernel.
 template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
   sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;

@@ -1,4 +1,4 @@
-// The mbarriers of a thread block of the backward, by what they guard.
+// The mbarriers of a thread block of the backward, by the data that they guard.
 #pragma once
 
 #include "flashsmith/ptx/fence.cuh"
@@ -10,22 +10,26 @@ namespace flashsmith::sm90 {
 
 template <typename Traits>
 struct BackwardBarriers {
-  // A stage's rows of Q with their statistics, and of dO.
+  // These guard a stage of Q with its statistics, and a stage of dO.
   static FLASHSMITH_DEVICE BufferBarriers Q(int stage) { return pair(kQ + stage); }
   static FLASHSMITH_DEVICE BufferBarriers dO(int stage) { return pair(kDO + stage); }
-  // dS of a block: all warpgroups have written it, and those that compute dQ have read it.
+  // This guards dS of a block. Full: all warpgroups have written it; empty: the warps that compute
+  // dQ have read it.
   static FLASHSMITH_DEVICE BufferBarriers dS(int buffer) { return pair(kDS + buffer); }
-  // A warpgroup's dQ: it has been written, and read by the bulk copy that adds it.
+  // This guards a warpgroup's dQ. Full: it has been written; empty: the bulk copy that adds it has
+  // read it.
   static FLASHSMITH_DEVICE BufferBarriers dQ(int warpgroup) { return pair(kDQ + warpgroup); }
-  // Sums of dQ that a warpgroup is to finish: they are there, and have been read. They lie in the
-  // buffer of its dQ.
+  // This guards the sums of dQ that a warpgroup finishes, in the buffer of its dQ. Full: they have
+  // arrived; empty: they have been read.
   static FLASHSMITH_DEVICE BufferBarriers sums(int warpgroup) { return pair(kSums + warpgroup); }
-  // K and V of a tile: they are there, and all products that read them are done.
+  // This guards K and V of a tile. Full: they have arrived; empty: all products that read them have
+  // finished.
   static FLASHSMITH_DEVICE BufferBarriers keys() { return pair(kKeys); }
-  // The index of a tile: it has been written, and read by all that work on it.
+  // This guards the index of a tile. Full: it has been written; empty: all warps that work on the
+  // tile have read it.
   static FLASHSMITH_DEVICE BufferBarriers entry(int entry) { return pair(kEntries + entry); }
 
-  // One thread calls this before any other thread touches a barrier.
+  // Initialises the barriers. One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
     for (int i = kQ; i < kDS; i++) init_pair(i, 1, Traits::n_consumer_warps);
     for (int i = kDS; i < kDQ; i++) init_pair(i, Traits::n_consumer_warps, Traits::dQ_warps);

@@ -1,5 +1,5 @@
-// The threads of the backward that copy: K and V of the tile, blocks of Q and dO as stages become
-// free, and dQ of a block into the sums.
+// The threads of the backward that copy: they load K and V of the tile, and blocks of Q and dO as
+// stages become free, and add dQ of a block to the sums.
 #pragma once
 
 #include "flashsmith/ptx/reduction.cuh"
@@ -10,7 +10,7 @@
 
 namespace flashsmith::sm90 {
 
-// The rows from `row` on, `kBoxBytes` a box, counted by `barrier`.
+// Loads the rows from `row` on, `kBoxBytes` a box, and counts them at `barrier`.
 template <typename Traits, int kBoxBytes>
 FLASHSMITH_DEVICE void load_tile(ptx::shared_address tile, const ptx::TensorMap &map,
                                  ptx::shared_address barrier, int row, const Rows &rows) {
@@ -20,14 +20,15 @@ FLASHSMITH_DEVICE void load_tile(ptx::shared_address tile, const ptx::TensorMap 
   }
 }
 
-// Where the thread that loads is in its rings, from tile to tile.
+// The positions of the loading thread in its rings, across tiles.
 template <typename Traits>
 struct ProducerPosition {
   RingPosition<Traits::Q_stages> Q;
   RingPosition<Traits::dO_stages> dO;
   RingPosition<1> keys;
-  // Of queries, which have stages before K and V of the tile before are no longer needed; nobody
-  // needs any before the first tile.
+  // The number of blocks of queries that are loaded before K and V of a tile, because they have
+  // free stages while the previous tile still needs its K and V. The first tile has no previous
+  // one.
   int n_blocks_before_keys = 0;
 };
 
@@ -68,7 +69,7 @@ class KeyTileProducer {
     const BufferBarriers barriers = Barriers::keys();
     const RowOffset place = tile_.sequence.keys();
     const int length = tile_.sequence.seq_len_k(), head = tile_.head_kv;
-    // A block with one tile loads them once.
+    // A block with one tile loads K and V once.
     if constexpr (Traits::config.persistent) {
       ptx::mbarrier_wait_parity(barriers.empty, position_.keys.parity ^ 1);
     }
@@ -109,13 +110,13 @@ class KeyTileProducer {
   }
 };
 
-// Where a thread that adds is in its buffers, from tile to tile.
+// The positions of an adding thread in its buffers, across tiles.
 struct AdderPosition {
   RingPosition<1> dQ, sums;
 };
 
-// Adds what a warpgroup leaves of dQ, block by block, to the sums; or fetches these where it is to
-// do the rest.
+// Adds a warpgroup's dQ, block by block, to the sums; or loads the sums back, if the warpgroup
+// finishes dQ.
 template <typename Traits>
 class dQAdder {
   using Barriers = BackwardBarriers<Traits>;
@@ -124,8 +125,8 @@ class dQAdder {
   const KeyTile<Traits> &tile_;
   AdderPosition &position_;
   const int warpgroup_, part_;
-  // Blocks of queries from these on: of which the keys are the first, and of which they are not the
-  // last.
+  // The first block of queries that sees no keys before these, and the first that sees keys after
+  // these.
   const int first_alone_, first_shared_;
 
  public:
@@ -178,8 +179,8 @@ class dQAdder {
     }
   }
 
-  // The first one stores. What the next one finds is in memory: that the copy has read is not
-  // enough.
+  // Adds the part when it is these keys' turn; the first block of keys stores it. The sum has to be
+  // in memory before the next turn: it is not enough that the copy has read its source.
   FLASHSMITH_DEVICE void add_in_turn(int block, int head, bool first) const {
     wait_for_dQ();
     if (first) {
@@ -193,7 +194,7 @@ class dQAdder {
     ptx::release_global(summed(block, head), n_before() + 1);
   }
 
-  // Of the block of keys before, which leaves its number.
+  // Waits for the previous block of keys, which leaves its number.
   FLASHSMITH_DEVICE void wait_for_turn(int block, int head) const {
     ptx::wait_global(summed(block, head), n_before());
     ptx::fence_proxy_async_global();
@@ -212,7 +213,7 @@ class dQAdder {
     ptx::mbarrier_wait_parity(Barriers::dQ(warpgroup_).full, position_.dQ.parity);
     position_.dQ.advance();
   }
-  // The buffer, once the copy has read it.
+  // Commits the copy, and frees the buffer once the copy has read it.
   FLASHSMITH_DEVICE void commit_and_free() const {
     ptx::tma_store_commit_group();
     ptx::tma_store_wait_group_read<0>();
@@ -220,7 +221,7 @@ class dQAdder {
   }
 };
 
-// Warp 0 loads, warp 1 + i adds what warpgroup i leaves.
+// Warp 0 loads; warp 1 + i adds dQ of warpgroup i.
 template <typename Traits>
 FLASHSMITH_DEVICE void produce(const Sm90BackwardKernelArgs &args) {
   if (!ptx::elect_one()) return;

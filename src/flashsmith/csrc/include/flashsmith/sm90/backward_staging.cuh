@@ -1,5 +1,5 @@
-// What a warpgroup of the backward leaves in shared memory for units that work on their own: dS for
-// the products of dQ, and dQ for the copy that adds it.
+// A warpgroup of the backward stages data in shared memory for the async proxy: dS for the products
+// of dQ, and dQ for the bulk copy that adds it.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -12,23 +12,22 @@
 
 namespace flashsmith::sm90 {
 
-// In its warpgroup. Of what follows from it nothing stays in a register: the loop has none to
-// spare.
+// Returns the thread's index in its warpgroup. It is recomputed, so that nothing derived from it
+// stays in a register: the loop has none to spare.
 FLASHSMITH_DEVICE int warpgroup_thread() {
   return static_cast<unsigned>(ptx::recomputed(ptx::thread_index())) % kWarpgroupSize;
 }
 FLASHSMITH_DEVICE int warpgroup_lane() { return warpgroup_thread() % kWarpSize; }
 FLASHSMITH_DEVICE int warpgroup_warp() { return warpgroup_thread() / kWarpSize; }
 
-// What the warp has stored is there for units that work on their own, and these may overwrite what
-// it has loaded.
+// Publishes the warp's stores to the async proxy, and lets it overwrite what the warp has loaded.
 FLASHSMITH_DEVICE void publish(ptx::shared_address barrier) {
   ptx::fence_proxy_async();
   ptx::warp_sync();
   if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
 }
 
-// dS^T as rows of queries. `box`: that of the warpgroup's keys.
+// Stores dS^T as rows of queries. `box` is the box of the warpgroup's keys.
 template <typename Traits>
 FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Traits> &dS) {
   const int matrix = warpgroup_lane() / 8, row = warpgroup_lane() % 8;
@@ -41,7 +40,7 @@ FLASHSMITH_DEVICE void stage_dS(ptx::shared_address box, const ScoreOperand<Trai
   }
 }
 
-// Where chunk i of the thread's dQ lies: in the order of the fragments.
+// Returns the address of chunk i of the thread's dQ, in the order of the fragments.
 FLASHSMITH_DEVICE ptx::shared_address dQ_chunk(ptx::shared_address dQ, int i) {
   constexpr int kChunkBytes = 16;
   return dQ + (i * kWarpgroupSize + warpgroup_thread()) * kChunkBytes;
@@ -58,7 +57,7 @@ FLASHSMITH_DEVICE void stage_dQ(ptx::shared_address out, const dQAccumulator<Tra
   }
 }
 
-// Adds what others have staged.
+// Adds sums that a bulk copy has loaded.
 template <typename Traits>
 FLASHSMITH_DEVICE void add_staged(dQAccumulator<Traits> &dQ, ptx::shared_address sums) {
 #pragma unroll

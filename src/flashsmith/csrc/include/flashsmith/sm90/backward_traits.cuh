@@ -1,5 +1,5 @@
-// A configuration of the backward lifted to compile time: every number the kernel derives from it,
-// each beside the assertion that keeps it sound. flashsmith.configs states the same rules in
+// A configuration of the backward at compile time: every number that the kernel derives from it,
+// each beside the assertion that keeps it sound. flashsmith.configs states the same conditions in
 // Python (problems()).
 #pragma once
 
@@ -31,7 +31,7 @@ struct BackwardTraits {
       CFG.dQ_in_order ? DQAccumulation::ordered : DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = true;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
-  // What derivatives of scores are kept in until dP is there: softcap's are from 0 to 1.
+  // The type that keeps derivatives of scores until dP has arrived: softcap's are from 0 to 1.
   using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
@@ -58,14 +58,15 @@ struct BackwardTraits {
   static constexpr int query_steps = B_r / kWgmmaK;     // of dK and dV
   static constexpr int key_steps = B_c / kWgmmaK;       // of dQ
   static constexpr int V_register_steps = CFG.V_steps_in_registers;
-  // Beside dK, dV, S and dP: where registers run out, ptxas serialises wgmma.
+  // The steps of V that have registers beside dK, dV, S and dP: if registers run out, ptxas
+  // serialises wgmma.
   static constexpr int max_V_register_steps = n_warpgroups == 3 ? 0
                                               : d_head == 128   ? 4
                                                                 : score_steps;
   static_assert(V_register_steps >= 0 && V_register_steps <= max_V_register_steps,
                 "as many steps of V dO^T take V from registers as there is room for");
 
-  // A tile in shared memory is as many boxes of a tensor map as d_head is wide.
+  // A tile in shared memory is n_boxes boxes of a tensor map, which together are d_head wide.
   static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);
   static constexpr int box_columns = map_columns(CFG), n_boxes = d_head / box_columns;
   static constexpr int row_bytes = box_columns * 2;
@@ -73,12 +74,13 @@ struct BackwardTraits {
   static constexpr int query_tile_bytes = query_box_bytes * n_boxes;
   static constexpr int key_tile_bytes = key_box_bytes * n_boxes;
 
-  // dS: a box for the keys of each warpgroup, rows of queries.
+  // dS has a box for the keys of each warpgroup, and its rows are queries.
   static constexpr ptx::Swizzle dS_swizzle = ptx::Swizzle::bytes_128;
   static constexpr int dS_row_bytes = kWgmmaM * 2, dS_box_bytes = B_r * dS_row_bytes;
   static constexpr int dS_bytes = n_warpgroups * dS_box_bytes;
 
-  // dQ of a block: of all warpgroups, side by side, or of one in turn.
+  // dQ of a block is computed by all warpgroups, with their columns side by side, or by one
+  // warpgroup in turn.
   static constexpr int dQ_columns = flashsmith::dQ_columns(CFG);
   static constexpr bool shares_dQ = dQ_columns != d_head;
   static constexpr int dQ_period = shares_dQ ? 1 : n_warpgroups;

@@ -1,4 +1,4 @@
-// The steps by which warpgroups that compute visit blocks of keys, in the forward and in decode.
+// The steps by which consumer warpgroups visit blocks of keys, in the forward and in decode.
 #pragma once
 
 #include "flashsmith/sm90/output_sums.cuh"
@@ -7,9 +7,9 @@
 
 namespace flashsmith::sm90 {
 
-// `Own` derives from this, and has the state: in registers it lies in the order of its members. It
-// knows what becomes of scores (change_scores, mask_scores and, of the first block it visits,
-// mask_first_scores), and what it does besides it says by functions named as the last ones here.
+// `Own` derives from this and has the state, whose registers are in the order of its members. It
+// defines the changes of scores (change_scores, mask_scores and, for the first block it visits,
+// mask_first_scores), and may hide the functions at the end of this class by its own.
 template <typename Traits, typename Own>
 class BlockSteps {
  protected:
@@ -21,7 +21,7 @@ class BlockSteps {
 
   // ---- steps ----
 
-  // S of the first block, and P.
+  // Computes S of the first block, and P.
   FLASHSMITH_DEVICE void first_scores() {
     issue_scores();
     own().scheduler_.pass();
@@ -43,7 +43,7 @@ class BlockSteps {
     own().O_.start(own().softmax_);
   }
 
-  // S of this block with O += P V of the one before; then P.
+  // Computes S of this block together with O += P V of the previous one; then P.
   template <bool kMasked>
   FLASHSMITH_DEVICE void overlapped_step() {
     issue_both();
@@ -55,8 +55,8 @@ class BlockSteps {
         own().S_, [&](float known) { own().scheduler_.pass_when_known(known); });
     own().drop();
     finish_values();
-    // Before the branch in rescale: in one basic block with the exponentials, it fits in their
-    // gaps.
+    // This comes before the branch in rescale: in one basic block with the exponentials, it fits in
+    // their gaps.
     pack_weights<Traits>(own().P_, own().S_);
     own().O_.rescale(own().softmax_);
   }
@@ -81,13 +81,13 @@ class BlockSteps {
                      own().shared_ + Traits::K_offset + own().K_stage_.buffer * Traits::K_bytes);
   }
 
-  // Both in one turn, which the caller passes.
+  // Issues both products in one turn, which the caller passes.
   FLASHSMITH_DEVICE void issue_both() {
     issue_scores();
     issue_values();
   }
 
-  // S has arrived, with kPending younger groups in flight; K may be overwritten.
+  // Waits for S, with kPending younger groups in flight; then K may be overwritten.
   template <int kPending>
   FLASHSMITH_DEVICE void finish_scores() {
     ptx::wgmma_wait_group<kPending>();
@@ -96,7 +96,7 @@ class BlockSteps {
     own().release_read_Q();
   }
 
-  // O has arrived, with kPending younger groups in flight; V may be overwritten.
+  // Waits for O, with kPending younger groups in flight; then V may be overwritten.
   template <int kPending = 0>
   FLASHSMITH_DEVICE void finish_values() {
     ptx::wgmma_wait_group<kPending>();
@@ -124,7 +124,7 @@ class BlockSteps {
     own().V_stage_.advance();
   }
 
-  // A buffer of K or V, to the producers of all blocks of the cluster.
+  // Releases a buffer of K or V to the producers of all blocks of the cluster.
   FLASHSMITH_DEVICE void release(const BufferBarriers &barriers) const {
     if constexpr (Traits::cluster_size == 1) {
       if (lane() == 0) ptx::mbarrier_arrive(barriers.empty);
@@ -133,7 +133,7 @@ class BlockSteps {
     }
   }
 
-  // ---- what `Own` may do besides ----
+  // ---- functions that `Own` may hide ----
 
   FLASHSMITH_DEVICE void release_loaded_Q() const {}  // after a first product
   FLASHSMITH_DEVICE void release_read_Q() const {}    // after every product

@@ -1,4 +1,4 @@
-// A block of K or V that comes in several boxes, each of which lies elsewhere.
+// Loads a block of K or V in several boxes, each from another place.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -8,8 +8,8 @@
 
 namespace flashsmith::sm90 {
 
-// As load_block (producer.cuh), of the keys from `key` on, by the lanes of a warp: each looks up
-// and copies one box.
+// Does the work of load_block (producer.cuh) for the keys from `key` on, with a whole warp: each
+// lane looks up and copies one box.
 template <typename Traits, BoxedRows kTile, typename Keys>
 FLASHSMITH_DEVICE void load_boxes(ptx::shared_address buffer, const BufferBarriers &barriers,
                                   int parity, const ptx::TensorMap &map, int key,

@@ -1,5 +1,5 @@
-// Keys or values of a request in the entries or pages of a cache, in boxes as a bulk copy brings
-// them (paged_keys.cuh).
+// The keys or values of a request in the slots or pages of a KV cache, in boxes for bulk copies
+// (paged_keys.cuh).
 #pragma once
 
 #include "flashsmith/attention/decode_sequence.cuh"
@@ -18,8 +18,8 @@ class CachedKeys {
 
   FLASHSMITH_DEVICE int box_rows() const { return box_rows_; }
 
-  // The box that begins with this key. One behind the request's keys, or in no entry of the cache,
-  // has no rows: its copy reads nothing, and gives zeros.
+  // Returns the box that begins with this key. A box behind the request's keys, or in no slot of
+  // the cache, has no rows: its copy reads nothing, and gives zeros.
   FLASHSMITH_DEVICE Rows box(int key) const {
     const int rest = sequence_.seq_len_k() - key;
     if (rest <= 0) return {{0, 0}, 0, head_, batch_rows_};

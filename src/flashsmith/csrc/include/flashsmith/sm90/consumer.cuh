@@ -1,7 +1,7 @@
-// A warpgroup that computes: its 64 rows of tile after tile.
+// A consumer warpgroup of the forward: its 64 rows of tile after tile.
 //
-// With overlap_softmax the products run one block apart: S of a block is computed together with
-// O += P V of the block before it, and the softmax of a block runs under the latter. With
+// With overlap_softmax the products run one block apart: S of a block is computed together with O
+// += P V of the previous block, and the softmax of a block runs under the latter. With
 // overlap_tiles a tile's last P V runs with the next tile's first Q K^T in the same way. That
 // boundary is a copy of the loop's body: as a case inside the loop it would cost every iteration.
 #pragma once
@@ -24,7 +24,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   using Steps::issue_values, Steps::issue_scores, Steps::issue_both, Steps::finish_values;
   using Steps::lane;
 
-  // Whether tiles may leave out blocks at the beginning.
+  // Whether tiles may skip blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
 
   const Sm90ForwardKernelArgs &args_;
@@ -48,10 +48,10 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   int tile_index_ = 0;                       // of the tile in the order
   int row_ = 0;                              // of this warp's first row in the sequence
   int block_ = 0;                            // of S
-  int begin_ = 0;                            // the tile's last block to be visited
+  int begin_ = 0;                            // the last block of the tile to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
   int skipped_ = 0;                          // blocks at the tile's end that no row here sees
-  float score_scale_ = 1;  // of the tile: what scores are multiplied with before they are changed
+  float score_scale_ = 1;  // of the tile: factor of scores before they are changed
 
  public:
   FLASHSMITH_DEVICE Consumer(const Sm90ForwardKernelArgs &args, int warpgroup)
@@ -120,7 +120,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     store(tile_index_, softmax_);
   }
 
-  // The blocks after the first.
+  // Calls `step` for the blocks after the first.
   template <typename Step>
   FLASHSMITH_DEVICE void for_each_block(Step step) {
     for (block_--; block_ >= masked_from_ && block_ >= first_block(); block_--) {
@@ -154,8 +154,8 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     skip_K();
   }
 
-  // Last before the first product, which uses it: the build refuses arrivals at a barrier, even at
-  // another buffer's, while ldmatrix is under way.
+  // Loads Q just before the first product, which uses it: the build refuses arrivals at a barrier,
+  // even at another buffer's, while ldmatrix is in flight.
   FLASHSMITH_DEVICE void load_Q() {
     ptx::mbarrier_wait_parity(Barriers<Traits>::Q(warpgroup_).full, Q_buffer_.parity);
     Q_buffer_.advance();
@@ -172,12 +172,12 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
 
   // ---- steps ----
 
-  // The last O += P V of the tile that is done, together with S of the first block of the one at
-  // `tile_index`; then P.
+  // Computes the last O += P V of the finished tile together with S of the first block of the tile
+  // at `tile_index`; then P.
   FLASHSMITH_DEVICE void cross_into_tile(int tile_index) {
     const int done = tile_index_;
     if constexpr (Traits::Q_in_registers) {
-      // Q has long been in shared memory. As in the loop the softmax runs under P V.
+      // Q has been in shared memory for long. As in the loop the softmax runs under P V.
       open(tile_index);
       load_Q();
       issue_both();
@@ -190,7 +190,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
       skip_V();
       store(done, softmax_of_done);
     } else {
-      // The wait for Q is covered by P V, and O leaves under Q K^T.
+      // P V covers the wait for Q, and O is stored under Q K^T.
       issue_values();
       open(tile_index);
       load_Q();
@@ -205,7 +205,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     start_values();
   }
 
-  // One product after the other.
+  // Computes one product after the other.
   template <bool kMasked>
   FLASHSMITH_DEVICE void plain_step() {
     issue_scores();
@@ -220,8 +220,8 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     values();
   }
 
-  // Blocks that other warpgroups work on pass by. A lane that still waits when the others let go of
-  // the buffer could miss its phase: all lanes have to be there, as they are after a turn.
+  // Skips blocks that only other warpgroups work on. A lane that still waits when the others
+  // release the buffer could miss its phase, so all lanes have to meet, as they do after a turn.
   FLASHSMITH_DEVICE void skip_K() {
     for (int i = 0; i < skipped_; i++) {
       this->wait_K();
@@ -239,7 +239,8 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     }
   }
 
-  // Of the tile's heads: part of the softmax's scale, unless scores are changed before.
+  // Loads the FP8 scales of the tile's heads. They become part of the softmax's scale, unless
+  // scores are changed first.
   FLASHSMITH_DEVICE void open_scales() {
     const int head = head_of_keys(args_.problem, head_.head);
     const float scale =
@@ -272,12 +273,13 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
 
   // ---- Q ----
 
-  // Where all of Q is in registers: after a tile's first product has used them. An arrival right
-  // after ldmatrix would overtake its reads, and the copy of the next tile's Q overwrite them.
+  // Releases Q after a tile's first product has used its registers, if all of Q is in registers. An
+  // arrival right after ldmatrix would overtake its reads, and the copy of the next tile's Q would
+  // overwrite them.
   FLASHSMITH_DEVICE void release_loaded_Q() const {
     if constexpr (Traits::Q_in_registers) release_Q();
   }
-  // Elsewhere: after the tile's last product.
+  // Releases Q after the tile's last product, if some of Q is not in registers.
   FLASHSMITH_DEVICE void release_read_Q() const {
     if constexpr (!Traits::Q_in_registers) {
       if (block_ == first_block()) release_Q();

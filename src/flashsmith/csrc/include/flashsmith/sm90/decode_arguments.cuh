@@ -1,5 +1,5 @@
-// The decode kernels of the sm90 family as host and device see them: configuration (how), arguments
-// and sizes of a launch.
+// The sm90 decode kernels as host and device see them: configuration, kernel arguments and launch
+// sizes.
 #pragma once
 
 #include "flashsmith/decode_params.h"
@@ -7,8 +7,8 @@
 
 namespace flashsmith {
 
-// One point of the configuration space. Same fields, in the same order, as the Python class of this
-// name. The fields are described in docs/knobs.md.
+// One point of the configuration space. The fields, in this order, are those of the Python class of
+// this name, and are described in docs/knobs.md.
 struct Sm90DecodeKernelConfig {
   ScalarType dtype;
   int d_head;
@@ -24,7 +24,7 @@ struct Sm90DecodeKernelConfig {
   constexpr auto operator<=>(const Sm90DecodeKernelConfig &) const = default;
 };
 
-// The forward's tiles, which these kernels compute by.
+// Returns the configuration of the forward whose tiles these kernels use.
 constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &cfg) {
   return {.dtype = cfg.dtype,
           .d_head = cfg.d_head,
@@ -51,14 +51,14 @@ constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &c
 }
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
-// They are those of sequences with lengths of their own (sm90/rows.cuh); a box has `box_rows` rows,
-// which lie in one entry, or page, of the cache.
+// They are maps of varlen sequences (sm90/rows.cuh); a box has `box_rows` rows, which lie in one
+// slot, or page, of the cache.
 struct Sm90DecodeKernelArgs {
   ptx::TensorMap K_map, V_map;
   DecodeProblem problem;
   const void *__restrict__ Q;  // (batch, seq_len_q, n_heads, d_head)
   TensorStrides Q_strides;
-  int K_batch_rows, V_batch_rows;  // from one entry to the next
+  int K_batch_rows, V_batch_rows;  // rows between slots, or pages
   int box_rows;
 };
 

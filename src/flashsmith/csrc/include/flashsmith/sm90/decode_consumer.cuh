@@ -1,5 +1,5 @@
-// A warpgroup that computes: its 64 packed rows of Q, over the blocks of keys of split after split.
-// S of a block is computed together with O += P V of the block before it, as in the forward
+// A consumer warpgroup of decode: its 64 packed GQA rows, over the blocks of keys of split after
+// split. S of a block is computed together with O += P V of the previous block, as in the forward
 // (block_steps.cuh).
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace flashsmith::sm90 {
 
-// What the loop over keys has no registers for, as words, of which each lane keeps one. Both
-// structs depend on no template: nvcc 12.8 refuses to cast the bits of those that do.
+// State that the loop over keys has no registers for, as words, of which each lane keeps one. Both
+// structs depend on no template: nvcc 12.8 refuses to cast the bits of structs that do.
 struct Parked {
   KeySplit split;
   SplitsState state;
@@ -33,7 +33,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   // One of a lane's two rows.
   struct LaneRow {
     int head, query;
-    int last;  // key that it sees
+    int last;  // the last key that it sees
   };
 
   const Sm90DecodeKernelArgs &args_;
@@ -49,7 +49,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   OutputSums<Traits> O_;
   Softmax<Traits> softmax_;
 
-  // Of the split.
+  // The state of the split.
   int parked_ = 0;
   DecodeSequence sequence_;
   LaneRow lane_rows_[kHalves];
@@ -83,7 +83,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 
  private:
   static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
-  // Of all threads of the block that compute.
+  // Returns whether this thread leads the consumer threads of the block.
   FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
 
   FLASHSMITH_DEVICE SplitsState first_state() const {
@@ -92,7 +92,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     return splits.state();
   }
 
-  // Returns the state, which is in no register meanwhile.
+  // Visits a split, and returns the state, which is in no register meanwhile.
   FLASHSMITH_DEVICE SplitsState visit(const Parked &own) {
     park(own);
     open(own.split);
@@ -112,8 +112,8 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     return done.state;
   }
 
-  // Products read sums, even those that begin with zeros: so nobody asks for those of before, and
-  // whoever combines has their registers.
+  // Clears the accumulators. Products read them, even products that begin with zeros: after this no
+  // sums of the previous split have to be kept, and combining gets their registers.
   FLASHSMITH_DEVICE void clear() {
     O_ = OutputSums<Traits>();
 #pragma unroll
@@ -135,7 +135,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
       lane_rows_[half] = {.head = rows.head(own), .query = query, .last = last};
     }
     const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
-    // Products of other warps may still read Q of the split before.
+    // Products of other warps may still read Q of the previous split.
     ptx::named_barrier_sync(barrier, kWarpgroupSize);  // beyond what the emulator sees
     load_Q(rows);
     ptx::fence_proxy_async();
@@ -143,13 +143,13 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     Q_.load(own_rows());
   }
 
-  // ---- what the loop over keys has no registers for, a word a lane ----
+  // ---- state that the loop over keys has no registers for, a word for each lane ----
 
   FLASHSMITH_DEVICE void park(const Parked &own) {
     const auto words = __builtin_bit_cast(ParkedWords, own);
 #pragma unroll
     for (int i = 0; i < ParkedWords::kCount; i++) {
-      // Opaque, or nvcc would make this one load from an array in memory.
+      // recomputed() is opaque; otherwise nvcc would make this one load from an array in memory.
       const int word = ptx::recomputed(words.word[i]);
       parked_ = lane() == i ? word : parked_;
     }
@@ -161,7 +161,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     return __builtin_bit_cast(Parked, words);
   }
 
-  // Into shared memory; zeros for rows that are not there.
+  // Loads Q into shared memory; missing rows are zeros.
   FLASHSMITH_DEVICE void load_Q(const DecodeRows<Traits> &rows) {
     using value_t = typename Traits::value_t;
     constexpr BoxedRows kTile = Traits::Q_tile;

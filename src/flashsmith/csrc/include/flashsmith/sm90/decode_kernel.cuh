@@ -1,6 +1,6 @@
-// The decode kernels of the sm90 family: many packed rows of Q, over the keys of a cache, which
-// blocks share out as those of the sm80 family do (attention/key_splits.cuh). Warps of one
-// warpgroup load; the others compute as the forward's do, each for 64 rows.
+// The decode kernels of the sm90 family: many packed GQA rows, over the keys of a KV cache, with
+// the split-KV schedule of the sm80 family (attention/key_splits.cuh). Warps of one warpgroup load;
+// the other warpgroups compute like the forward's, each for 64 rows.
 #pragma once
 
 #include "flashsmith/attention/cache_append.cuh"

@@ -1,8 +1,7 @@
-// What becomes of a warpgroup's sums: rows of O, or where a work tile is split, sums to be
-// combined.
+// Stores a warpgroup's sums: as rows of O or, if the work tile is split, as a partial result.
 //
-// Where work tiles have few splits the last one to arrive combines, each warpgroup its own rows, in
-// the order of the keys. It would wait long for many: then a kernel of its own does
+// If a work tile has few splits, the last one to arrive combines them, each warpgroup its rows, in
+// the order of the keys. It would wait long for many splits, so a separate kernel combines those
 // (attention/combine_kernel.cuh).
 #pragma once
 
@@ -17,7 +16,7 @@ template <typename Traits>
 class DecodeOutput {
   using Accumulator = OAccumulator<Traits>;
   using Stats = SoftmaxStats[kHalves];
-  // What splits have stored is added up for so many columns at a time, as registers allow.
+  // The number of columns for which partial results are combined at a time, as registers allow.
   static constexpr int kPassColumns = Traits::d_head <= 128 ? Traits::d_head : 64;
   static_assert(kPassColumns % (kLanesPerRow * kPartialChunk) == 0, "a pass stores whole chunks");
 
@@ -45,15 +44,15 @@ class DecodeOutput {
  private:
   FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return sums_.rows(); }
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
-  // Of the work tile.
+  // Returns a row of the lane, in the work tile.
   FLASHSMITH_DEVICE int lane_row(int half) const {
     const int warp = ptx::thread_index() % kWarpgroupSize / kWarpSize;
     return warpgroup_ * kWgmmaM + warp * kWarpRows + first_row(lane()) + half * kRowsPerHalf;
   }
 
-  // ---- sums ----
+  // ---- partial results ----
 
-  // The four lanes of a row have eight numbers side by side.
+  // Stores the partial result of this split. The four lanes of a row have eight contiguous numbers.
   FLASHSMITH_DEVICE void store_partial(const Accumulator &O, const Stats &stats) const {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
@@ -70,12 +69,12 @@ class DecodeOutput {
     }
   }
 
-  // Whether all other splits of the work tile have stored these rows, too.
+  // Returns whether all other splits of the work tile have stored these rows, too.
   FLASHSMITH_DEVICE bool is_last() const {
     const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
     const ptx::shared_address arrived =
         ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
-    // What all stored, then the arrival.
+    // All partial results come before the arrival.
     ptx::named_barrier_sync(barrier, kWarpgroupSize);  // order in global memory
     if (ptx::thread_index() % kWarpgroupSize == 0) {
       uint32_t *arrivals =
@@ -109,7 +108,8 @@ class DecodeOutput {
     }
   }
 
-  // What a split has of the columns from `column` on. Of rows that are not there it is anything.
+  // Adds a split's partial result of the columns from `column` on. Rows that do not exist hold
+  // anything.
   FLASHSMITH_DEVICE void add_split(Fragment<kPassColumns> &O, Stats &all, int i, int column) const {
     Fragment<kPassColumns> parts;
 #pragma unroll
@@ -135,7 +135,7 @@ class DecodeOutput {
 
   // ---- rows of O ----
 
-  // Sets what the lane's rows are to be multiplied with, and writes their log-sum-exps.
+  // Sets the factors of the lane's rows, and writes their LSEs.
   FLASHSMITH_DEVICE void finish_rows(float (&factor)[kHalves], const Stats &stats) const {
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
@@ -147,8 +147,8 @@ class DecodeOutput {
     }
   }
 
-  // The columns from `first` on. 16 bytes a lane: the four lanes of a row exchange words until each
-  // has a chunk of its own.
+  // Stores the columns from `first` on, 16 bytes a lane: the four lanes of a row exchange words
+  // until each has a whole chunk.
   template <int kElements>
   FLASHSMITH_DEVICE void store(const float (&O)[kElements], const float (&factor)[kHalves],
                                int first) const {

@@ -1,4 +1,4 @@
-// The warps that load: blocks of K and V from a cache, split after split.
+// The producer warps of decode: they load blocks of K and V from a KV cache, split after split.
 #pragma once
 
 #include "flashsmith/attention/key_splits.cuh"
@@ -7,11 +7,11 @@
 
 namespace flashsmith::sm90 {
 
-// K by one warp, V by another: to start the copies of small pages takes a warp longer than its
-// share of the products.
+// One warp loads K, another V, because starting the copies of small pages takes a warp longer than
+// its share of the products.
 constexpr int kLoadingWarps = 2;
 
-// Of one of both. Blocks are visited from the last to the first, as the forward does.
+// Loads K or V. Blocks are visited from the last to the first, as in the forward.
 template <typename Traits>
 FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args, bool is_V) {
   static_assert(Traits::K_bytes == Traits::V_bytes, "K and V lie alike");

@@ -1,5 +1,5 @@
-// A configuration of decode lifted to compile time: the tiles of a forward kernel, over the keys of
-// a cache. flashsmith.configs states the same rules in Python (problems()).
+// A configuration of decode at compile time: the tiles of a forward kernel, over the keys of a KV
+// cache. flashsmith.configs states the same conditions in Python (problems()).
 #pragma once
 
 #include "flashsmith/attention/decode_sequence.cuh"
@@ -20,15 +20,15 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static_assert(!VARIANT.dropout, "decode drops no weights");
   static_assert(!VARIANT.varlen, "lengths are arguments of every decode");
 
-  // How blocks share out work (attention/key_splits.cuh): all warpgroups of a block visit the same
-  // keys, and many blocks combine what those of a work tile have summed.
+  // The granularity of the split-KV schedule (attention/key_splits.cuh): all warpgroups of a block
+  // visit the same keys, and many blocks combine the partial results of a work tile.
   static constexpr int n_teams = 1, min_steps = 1;
   static constexpr int many_splits = 128, min_steps_of_many = 2;
 
-  // The producer shares out work, too, which takes it more registers than copying alone.
+  // The producer computes the schedule, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
 
-  // A word of each warpgroup, where the forward has its queue of tiles.
+  // A word for each warpgroup, in place of the forward's tile queue.
   static constexpr int arrived_offset = Forward::queue_offset;
 };
 

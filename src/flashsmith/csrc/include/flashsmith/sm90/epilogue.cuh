@@ -1,4 +1,4 @@
-// O / l on its way out: through shared memory by bulk copies, or from registers.
+// Stores O / l: through shared memory by bulk copies, or from registers.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@
 
 namespace flashsmith::sm90 {
 
-// Packs the accumulators of 16 columns, from 16 * `pair` on, scaled by row: an operand of
+// Packs the accumulators of 16 columns, from 16 * `pair` on, scaled by row, to an operand of
 // stmatrix_x4 or two words of each of two rows.
 template <typename Traits>
 FLASHSMITH_DEVICE void pack_columns(uint32_t (&words)[4], const OAccumulator<Traits> &O, int pair,
@@ -26,8 +26,8 @@ FLASHSMITH_DEVICE void pack_columns(uint32_t (&words)[4], const OAccumulator<Tra
   }
 }
 
-// The boxes from `first` to before `end`, by a bulk copy each that one lane issues. `staging`: the
-// warp's own memory, which copies of boxes before these may still be reading.
+// Stores the boxes from `first` to before `end`, each by a bulk copy that one lane issues.
+// `staging` is the warp's memory, which copies of earlier boxes may still be reading.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_boxes(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                    const WarpRows &rows, const float (&factor)[2],
@@ -72,7 +72,7 @@ FLASHSMITH_DEVICE void store_by_copy(const Sm90ForwardKernelArgs &args,
   }
 }
 
-// 16 bytes a lane: the four lanes of a row exchange words until each has a chunk of its own.
+// Stores 16 bytes a lane: the four lanes of a row exchange words until each has a whole chunk.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
                                             const OAccumulator<Traits> &O, const WarpRows &rows,
@@ -106,7 +106,7 @@ FLASHSMITH_DEVICE void store_from_registers(const Sm90ForwardKernelArgs &args,
   }
 }
 
-// Writes a warp's rows of O, and their log-sum-exp if the caller wants it.
+// Writes a warp's rows of O, and their LSE if the caller wants it.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_tile(const Sm90ForwardKernelArgs &args, const OAccumulator<Traits> &O,
                                   const Softmax<Traits> &softmax, const WarpRows &rows,

@@ -1,6 +1,6 @@
 // The forward kernel of the sm90 family: FlashAttention-2's algorithm 1 in warp-specialised blocks,
-// as FlashAttention-3 (section 3) lays them out. One warpgroup loads, and transposes V of 8 bits;
-// the others compute.
+// organised as in FlashAttention-3 (section 3). One warpgroup loads, and transposes FP8 V; the
+// others compute.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -20,14 +20,14 @@ namespace flashsmith::sm90 {
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     forward_kernel(const __grid_constant__ Sm90ForwardKernelArgs args) {
-  // With one consumer warpgroup every thread has as many registers as there can be.
+  // Every thread has the max number of registers already if there is one consumer warpgroup.
   constexpr bool kMoveRegisters = Traits::n_warpgroups > 1;
   if (ptx::thread_index() == 0) {
     if constexpr (Traits::fp8_values) clear_end_words<Traits>();
     Barriers<Traits>::init();
   }
-  // A warp that has nothing else to do yet finds the block's tile, where no launch listed the
-  // tiles.
+  // A warp that has nothing else to do yet finds the block's tile, if no launch has made the tile
+  // table.
   const bool has_one_tile = Traits::Sequence::kVarlen && !TileTable{args.problem.tiles}.is_made();
   if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile && ptx::warp_index() == 1) keep_own_entry<Traits>(args.problem);
@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   if constexpr (Traits::Sequence::kVarlen) {
     if (has_one_tile) {
       const bool has_none = own_entry<Traits>() == kNoEntry;
-      ptx::warp_sync();  // all lanes have read before one of them goes on alone
+      ptx::warp_sync();  // all lanes have read before one of them proceeds alone
       if (has_none) return;
     }
   }
-  // warp_index() comes from a shuffle, so that ptxas knows that all lanes of a warp have the same
-  // value, and keeps ring positions and loop counts in uniform registers.
+  // warp_index() comes from a shuffle, so that ptxas knows it to be uniform, and keeps ring
+  // positions and loop counts in uniform registers.
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();

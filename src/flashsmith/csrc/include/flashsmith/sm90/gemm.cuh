@@ -16,7 +16,8 @@ using OAccumulator = Fragment<Traits::d_head>;
 template <typename Traits>
 using POperand = uint32_t[Traits::PV_steps][4];
 
-// Where the columns that a step sums over begin: of a tile's boxes, and in all.
+// box_of_step returns the offset of the box with the columns that a step sums over, and
+// place_of_step the offset of these columns.
 template <BoxedRows kTile>
 FLASHSMITH_DEVICE int box_of_step(int step) {
   return step / (kTile.row_bytes / kWgmmaKBytes) * kTile.box_bytes;
@@ -26,8 +27,8 @@ FLASHSMITH_DEVICE int place_of_step(int step) {
   return box_of_step<kTile>(step) + step % (kTile.row_bytes / kWgmmaKBytes) * kWgmmaKBytes;
 }
 
-// The 64 rows of Q of a warpgroup as the operand of Q K^T: some steps from registers, evenly
-// spread, the others from shared memory.
+// The 64 rows of Q of a warpgroup as the operand of Q K^T: some steps, evenly spread, take them
+// from registers, the others from shared memory.
 template <typename Traits>
 class QOperand {
   static constexpr int kSteps = Traits::QK_steps, kInRegisters = Traits::Q_register_steps;
@@ -35,7 +36,7 @@ class QOperand {
   ptx::shared_address rows_ = 0;
   uint32_t fragments_[kInRegisters > 0 ? kInRegisters : 1][4];
 
-  // The index in fragments_ that a step has if it is in registers. Steps in registers are spread
+  // Returns the index in fragments_ of a step that is in registers. Steps in registers are spread
   // evenly, so this index grows by one at each of them, and at no other step.
   static FLASHSMITH_DEVICE int fragment(int step) { return step * kInRegisters / kSteps; }
   static FLASHSMITH_DEVICE bool is_in_registers(int step) {
@@ -43,7 +44,7 @@ class QOperand {
   }
 
  public:
-  // `rows`: the first of them in shared memory.
+  // Loads the steps that are in registers. `rows` is the first row in shared memory.
   FLASHSMITH_DEVICE void load(ptx::shared_address rows) {
     constexpr int kRowBytes = Traits::Q_tile.row_bytes;
     const int lane = ptx::thread_index() % kWarpSize;
@@ -74,7 +75,7 @@ class QOperand {
   }
 };
 
-// Issues S = Q K^T as a group of its own. `K`: the block in shared memory.
+// Issues S = Q K^T as a separate group. `K` is the block in shared memory.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_QK(SAccumulator<Traits> &S, QOperand<Traits> &Q,
                                 ptx::shared_address K) {
@@ -87,7 +88,7 @@ FLASHSMITH_DEVICE void issue_QK(SAccumulator<Traits> &S, QOperand<Traits> &Q,
   ptx::wgmma_commit_group();
 }
 
-// P as the operand of P V. Of e4m3 in the order in which V is transposed: transposer.cuh.
+// Packs P as the operand of P V; with e4m3, in the order in which V is transposed (transposer.cuh).
 template <typename Traits>
 FLASHSMITH_DEVICE void pack_weights(POperand<Traits> &P, const SAccumulator<Traits> &S) {
   if constexpr (Traits::fp8_values) {
@@ -97,8 +98,8 @@ FLASHSMITH_DEVICE void pack_weights(POperand<Traits> &P, const SAccumulator<Trai
   }
 }
 
-// Issues O += P V, or O = P V, as a group of its own. `V`: the block in shared memory, of e4m3
-// transposed.
+// Issues O += P V, or O = P V, as a separate group. `V` is the block in shared memory, transposed
+// if it is e4m3.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const POperand<Traits> &P,
                                 ptx::shared_address V, bool accumulate) {

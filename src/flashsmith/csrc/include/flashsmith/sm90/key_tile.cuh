@@ -1,4 +1,4 @@
-// Which keys a thread block of the backward works on, and for which queries.
+// The keys that a thread block of the backward works on, and the queries that see them.
 #pragma once
 
 #include "flashsmith/ptx/schedule.cuh"
@@ -7,12 +7,13 @@
 
 namespace flashsmith::sm90 {
 
-// A block of keys of a head, by the order in which blocks start: those that causal masks show to
-// the most queries come first. Clusters have neighbouring blocks.
+// A block of keys of a head, by the order in which blocks start: blocks that causal masks show to
+// the most queries come first. The blocks of a cluster are neighbours.
 struct KeyBlock {
   int block, head_kv, batch;
 
-  // Blocks of the longest sequence, and of all sequences and heads.
+  // per_head returns the number of blocks of the longest sequence, all the number over all
+  // sequences and heads.
   template <typename Traits>
   static FLASHSMITH_DEVICE int per_head(const ProblemArgs &problem) {
     return clusters_per_head<Traits>(problem) * kCluster<Traits>;
@@ -44,8 +45,8 @@ struct KeyBlock {
   }
 };
 
-// The keys of a head from `key` on, and the blocks of queries that see any of them, or of those of
-// the cluster, of each head that shares the keys.
+// The keys of a head from `key` on, and the blocks of queries, of each head that shares the keys,
+// that see any key of the cluster.
 template <typename Traits>
 struct KeyTile {
   int key, head_kv, batch;
@@ -75,25 +76,26 @@ struct KeyTile {
     return key / Traits::cluster_keys * Traits::cluster_keys;
   }
 
-  // Blocks of queries are visited from the last to the first: where blocks of keys have turns at
-  // them, each follows those before it, which began earlier.
+  // Returns the block of queries of a step. Blocks are visited from the last to the first: if
+  // blocks of keys add to dQ in order, each follows the blocks of keys before it, which began
+  // earlier.
   FLASHSMITH_DEVICE int visited(int step) const { return end - 1 - step; }
 
-  // From this block of queries on, no keys before these are seen.
+  // Returns the first block of queries from which on no keys before these are seen.
   FLASHSMITH_DEVICE int first_alone(const ProblemArgs &problem) const {
     if (key == 0) return begin;
     const QueryRange before = queries_of_keys<Traits>(problem, sequence, key - Traits::B_c, key);
     return (before.end + Traits::B_r - 1) / Traits::B_r;
   }
 
-  // Before this one, no keys after these are.
+  // Returns the first block of queries that sees keys after these.
   FLASHSMITH_DEVICE int first_shared(const ProblemArgs &problem) const {
     const int next = key + Traits::B_c;
     if (next >= sequence.seq_len_k()) return end;
     return queries_of_keys<Traits>(problem, sequence, next, next + Traits::B_c).begin / Traits::B_r;
   }
 
-  // Of the first block of queries among the workspace's.
+  // Returns the index of the first block of queries in the workspace.
   FLASHSMITH_DEVICE int first_block(const GradientArgs &gradient) const {
     return first_statistics_block(gradient, sequence, batch);
   }

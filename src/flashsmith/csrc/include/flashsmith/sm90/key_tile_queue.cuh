@@ -1,5 +1,5 @@
-// How a thread block of the backward comes to its tiles: to one, or, where blocks are persistent,
-// to one after the other, from a queue that all blocks share.
+// The tiles of a thread block of the backward: one or, if blocks are persistent, one after the
+// other from a queue that all blocks share.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -15,12 +15,12 @@ FLASHSMITH_DEVICE ptx::shared_address tile_entry(int entry) {
   return ptx::shared_memory() + Traits::entries_offset + entry * kEntryBytes;
 }
 
-// The indices of tiles as the thread that loads draws them. Through entries in shared memory it
-// tells them to the warps that work with it.
+// The indices of tiles as the loading thread draws them. It announces them to the other warps
+// through entries in shared memory.
 //
-// A block's first tile is that of its index, but not where tiles have turns: a block that waits for
-// another must be sure that this one runs. There all tiles are drawn, so that those before a tile
-// are done or being worked on; the first of these waits for nobody.
+// A block's first tile has the block's index, unless blocks of keys add to dQ in order: a block
+// that waits for another must be sure that the other runs. In that case all tiles are drawn, so
+// that the tiles before a tile are finished or being worked on; the first of these waits for none.
 template <typename Traits>
 class DrawnTiles {
   const GradientArgs &args_;
@@ -30,7 +30,7 @@ class DrawnTiles {
   FLASHSMITH_DEVICE explicit DrawnTiles(const Sm90BackwardKernelArgs &args)
       : args_(args.gradient) {}
 
-  // The first index, and the one after another; one beyond the last is the end.
+  // These return the first index and the next one; an index beyond the last tile is the end.
   FLASHSMITH_DEVICE int first() {
     if constexpr (!kDrawsAll) return ptx::block_index_x();
     return tell(args_.queue == nullptr ? ptx::block_index_x() : draw());
@@ -57,7 +57,7 @@ class DrawnTiles {
   }
 };
 
-// The same indices, as the others learn of them: whole warps, or one thread of a warp.
+// The same indices as the other warps read them: whole warps, or one thread of a warp.
 template <typename Traits, bool kWarp>
 class AnnouncedTiles {
   const ProblemArgs &problem_;
@@ -78,7 +78,7 @@ class AnnouncedTiles {
     int index = static_cast<int>(ptx::thread_load_shared_4(tile_entry<Traits>(entry)));
     if constexpr (kWarp) index = ptx::uniform(index);
     n_announced_++;
-    if (index < KeyBlock::all<Traits>(problem_)) free(barriers.empty);  // behind the end is nothing
+    if (index < KeyBlock::all<Traits>(problem_)) free(barriers.empty);  // nothing follows the end
     return index;
   }
 
@@ -89,7 +89,7 @@ class AnnouncedTiles {
   }
 };
 
-// Does `work` on the block's tiles, whose indices `tiles` tells.
+// Calls `work` for the block's tiles, whose indices `tiles` returns.
 template <typename Traits, typename Tiles, typename Work>
 FLASHSMITH_DEVICE void for_each_tile(const Sm90BackwardKernelArgs &args, Tiles tiles,
                                      const Work &work) {

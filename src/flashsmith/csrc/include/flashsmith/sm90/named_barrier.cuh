@@ -5,11 +5,11 @@
 
 namespace flashsmith::sm90 {
 
-// Each enumerator is the barrier of warpgroup 0; those of the other warpgroups follow it
+// Each enumerator is the barrier of warpgroup 0; the barriers of the other warpgroups follow it
 // (ptx::named_barrier_of).
 enum class NamedBarrier : int {
-  turn = 1,       // the warpgroup's turn with the tensor cores begins
-  own_warps = 8,  // decode: the warps of the warpgroup meet over the rows that they share
+  turn = 1,       // a warpgroup's turn with the tensor cores begins
+  own_warps = 8,  // decode: the warps of a warpgroup meet over the rows that they share
 };
 constexpr int kMaxConsumerWarpgroups = 4;
 static_assert(static_cast<int>(NamedBarrier::turn) + kMaxConsumerWarpgroups <=

@@ -1,8 +1,8 @@
-// O of a warpgroup's 64 rows while it is summed up.
+// The accumulators of O of a warpgroup's 64 rows.
 //
-// With two_level each block's P V is a sum of its own: those of 8-bit products keep about 14 bits,
-// which for a block is enough, but not for a sequence. O gets it in FP32, by the multiplication
-// that brings O to another reference.
+// With two_level each block's P V is a separate sum: sums of FP8 products keep about 14 bits, which
+// is enough for a block, but not for a sequence. The block's sum is added to O in FP32, by the
+// multiplication that brings O to another reference.
 #pragma once
 
 #include "flashsmith/attention/softmax.cuh"
@@ -10,8 +10,9 @@
 
 namespace flashsmith::sm90 {
 
-// ptxas before CUDA 13 serialises every wgmma of a kernel (C7515) whose sums have no value before
-// their first product, because it defines them while Q K^T is in flight. Newer ones need no zeros.
+// ptxas before CUDA 13 serialises every wgmma of a kernel (C7515) whose accumulators have no value
+// before their first product, because it defines them while Q K^T is in flight. Newer versions need
+// no zeros.
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
 inline constexpr bool kSumsStartAtZero = true;
 #else
@@ -24,14 +25,14 @@ class OutputSums {
 
   OAccumulator<Traits> O_;
   bool started_ = false;
-  // With two_level: P V of one block, and what O is multiplied with before it gets that.
+  // P V of one block, and the factor of O when P V is added, for two_level.
   OAccumulator<Traits> block_;
   float kept_[kHalves];
 
  public:
   FLASHSMITH_DEVICE const OAccumulator<Traits> &sums() const { return O_; }
 
-  // Before the first P V of a tile.
+  // Called before the first P V of a tile.
   FLASHSMITH_DEVICE void start(const Softmax<Traits> &softmax) {
     started_ = false;
     if constexpr (kTwoLevel || kSumsStartAtZero) {
@@ -41,7 +42,7 @@ class OutputSums {
     if constexpr (kTwoLevel) rescale(softmax);
   }
 
-  // Issues P V as a group of its own. `V`: the block in shared memory.
+  // Issues P V as a separate group. `V` is the block in shared memory.
   FLASHSMITH_DEVICE void issue(const POperand<Traits> &P, ptx::shared_address V) {
     if constexpr (kTwoLevel) {
       issue_PV<Traits>(block_, P, V, false);
@@ -51,7 +52,7 @@ class OutputSums {
     started_ = true;
   }
 
-  // When a wait has covered that.
+  // Called when a wait has covered the product.
   FLASHSMITH_DEVICE void pin() { ptx::pin_registers(kTwoLevel ? block_ : O_); }
   FLASHSMITH_DEVICE void add_block() {
     if constexpr (kTwoLevel) {
@@ -62,7 +63,8 @@ class OutputSums {
     }
   }
 
-  // Brings O to the reference of the softmax's last step; with two_level when the next block comes.
+  // Brings O to the reference of the softmax's last step; with two_level, when the next block is
+  // added.
   FLASHSMITH_DEVICE void rescale(const Softmax<Traits> &softmax) {
     if constexpr (kTwoLevel) {
       kept_[0] = softmax.factor(0);

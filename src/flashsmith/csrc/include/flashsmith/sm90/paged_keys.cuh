@@ -1,9 +1,11 @@
-// Keys or values of a tile in a tensor of pages.
+// The keys or values of a tile in a tensor of pages:
 //
-// A block of them comes in boxes, each of one page. To its copy a box is a sequence of its own
-// (rows.cuh), with as many rows as the sequence has keys there: what else the page holds is not
-// there, and zeros come in its place. A box that no row of the tile sees, and one whose page is
-// none of the tensor's, has no rows at all: its copy reads nothing.
+//    key k is row k % page_rows of page block_table[batch][k / page_rows]
+//
+// A block of them is loaded in boxes, each within one page. To its copy a box is a separate
+// sequence (rows.cuh), with the rows that the sequence has there: the rest of the page does not
+// exist, and zeros replace it. A box that no row of the tile sees, or whose page is not in the
+// tensor, has no rows at all: its copy reads nothing.
 #pragma once
 
 #include "flashsmith/ptx/memory.cuh"
@@ -13,10 +15,10 @@ namespace flashsmith::sm90 {
 
 class PagedKeys {
   const PagesArgs &pages_;
-  const int32_t *table_;   // of the sequence
-  const int begin_, end_;  // of the keys that the tile may see
+  const int32_t *table_;   // the sequence's row of the page table
+  const int begin_, end_;  // range of the keys that the tile may see
   const int head_;
-  const int batch_rows_;  // from one page of the tensor to the next
+  const int batch_rows_;  // rows from one page of the tensor to the next
 
  public:
   FLASHSMITH_DEVICE PagedKeys(const PagesArgs &pages, int batch, int begin, int end, int head,
@@ -30,8 +32,8 @@ class PagedKeys {
 
   FLASHSMITH_DEVICE int box_rows() const { return pages_.box_rows; }
 
-  // The box that begins with this key. What the table has for boxes that are not seen is not looked
-  // at: it need not even be that long.
+  // Returns the box that begins with this key. The page table is not read for boxes that are not
+  // seen: it need not even be that long.
   FLASHSMITH_DEVICE Rows box(int key) const {
     const Rows none{{0, 0}, 0, head_, batch_rows_};
     if (key >= end_ || key + pages_.box_rows <= begin_) return none;

@@ -1,5 +1,5 @@
-// The warp that loads where K and V lie in pages: its lanes look up and copy a box of a block each,
-// and its first lane does what one thread does elsewhere (producer.cuh).
+// The producer warp of paged K and V: each lane looks up and copies a box of a block, and the first
+// lane does the work of the producer thread without pages (producer.cuh).
 #pragma once
 
 #include "flashsmith/ptx/schedule.cuh"
@@ -21,12 +21,13 @@ FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {
   while (true) {
     if (leads) tiles.announce();
     if (tiles.tile_index() >= n_tiles<Traits>(problem)) break;
-    // All lanes read the block's own entry in shared memory between two announcements of the first.
+    // All lanes read the block's table entry in shared memory between two announcements of the
+    // first lane.
     const bool is_found = !TileTable{problem.tiles}.is_made();
     if (is_found) ptx::warp_sync();
     const WorkTile tile = tile_at<Traits>(problem, tiles.tile_index());
     if (is_found) ptx::warp_sync();
-    // From tile to tile nothing of the division stays in a register.
+    // The divisor is recomputed, so that nothing of the division stays in a register across tiles.
     const int head = tile.head / (problem.n_heads / ptx::recomputed(problem.n_heads_kv));
     const typename Traits::Sequence sequence(problem, tile.batch);
     const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence, tile);
@@ -49,7 +50,8 @@ FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {
                                          args.V_map, key, V);
     }
     Q_buffer.advance();
-    // Drawn no sooner: lanes have no register for it. The consumers have blocks to go on with.
+    // The tile is drawn no sooner, because lanes have no register for it. Meanwhile the consumers
+    // have blocks to work on.
     tiles.advance(ptx::shuffle_from(leads ? tiles.draw() : 0, 0));
   }
   if (leads) tiles.finish();

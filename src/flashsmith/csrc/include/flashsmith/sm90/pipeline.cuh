@@ -1,4 +1,4 @@
-// The block's mbarriers, by what they guard, and positions in rings of buffers.
+// The block's mbarriers, by the data that they guard, and positions in rings of buffers.
 #pragma once
 
 #include "flashsmith/ptx/fence.cuh"
@@ -7,14 +7,19 @@
 
 namespace flashsmith::sm90 {
 
-// The two barriers of a buffer. `full`: the producer has filled it, or the producers of the cluster
-// have. `empty`: every warp that reads it has done with it; of K and V, in all blocks of the
+// The two barriers of a buffer. `full`: the producer, or the producers of the cluster, have filled
+// it. `empty`: every warp that reads it has finished with it; for K and V in all blocks of the
 // cluster, because each producer fills its share of the buffer in all of them.
 struct BufferBarriers {
   ptx::shared_address full, empty;
 };
 
-// Which buffer of a ring is next, and the parity of the round.
+// The position of a producer or consumer in a ring: the next buffer, and the parity of the round. A
+// consumer waits for `full` with its parity, the producer for `empty` with the other parity:
+//
+//    buffer   0   1   2   0   1   2   0
+//    parity   0   0   0   1   1   1   0
+//                 ^ consumer  ^ producer: buffer 1 must be empty again
 template <int kBuffers>
 struct RingPosition {
   int buffer = 0, parity = 0;
@@ -28,12 +33,12 @@ struct RingPosition {
 };
 
 constexpr int kQueueEntries = 2;
-// Of the producer's warpgroup, if V has 8 bits: all but the one that copies.
+// The warps of the producer's warpgroup that transpose FP8 V: all but the one that copies.
 constexpr int kTransposingWarps = kWarpgroupSize / kWarpSize - 1;
 
 template <typename Traits>
 struct Barriers {
-  // Those of the buffer with one warpgroup's 64 rows of Q.
+  // Returns the barriers of the buffer with one warpgroup's 64 rows of Q.
   static FLASHSMITH_DEVICE BufferBarriers Q(int warpgroup) { return pair(warpgroup); }
   static FLASHSMITH_DEVICE BufferBarriers K(int stage) {
     return pair(Traits::n_warpgroups + stage);
@@ -42,16 +47,17 @@ struct Barriers {
     return pair(Traits::n_warpgroups + Traits::n_stages + stage);
   }
 
-  // Those of the buffers in which V of 8 bits arrives; V's are then of what is transposed.
+  // Returns the barriers of a buffer in which FP8 V arrives; V(stage) then guards transposed V.
   static FLASHSMITH_DEVICE BufferBarriers arriving_V(int stage) {
     return pair(Traits::n_warpgroups + 2 * Traits::n_stages + stage);
   }
 
-  // An entry of the queue is full. That it is empty again needs no barrier: before the producer
-  // writes it once more it waits for Q's buffer, which warps free after they have read the entry.
+  // Returns the barrier that is completed when an entry of the queue is full. No barrier is needed
+  // for empty: before the producer writes the entry again it waits for Q's buffer, which warps free
+  // after they have read the entry.
   static FLASHSMITH_DEVICE ptx::shared_address queue(int entry) { return at(2 * kPairs + entry); }
 
-  // One thread calls this before any other thread touches a barrier.
+  // Initialises the barriers. One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
     constexpr int kFirstV = Traits::n_warpgroups + Traits::n_stages;
     for (int i = 0; i < kPairs; i++) {

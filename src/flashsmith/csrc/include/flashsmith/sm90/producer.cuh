@@ -1,4 +1,4 @@
-// The thread that loads: tiles of Q, and blocks of K and V as buffers become free.
+// The producer thread: it loads tiles of Q, and blocks of K and V as buffers become free.
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
@@ -10,8 +10,8 @@
 
 namespace flashsmith::sm90 {
 
-// Fills a buffer of K or V, which lies there as `kTile` says, with the rows from `row` on, once it
-// is empty. In a cluster every producer does so for its share of the rows, in all blocks.
+// Fills a buffer of K or V, whose layout is `kTile`, with the rows from `row` on, once it is empty.
+// In a cluster every producer does so for its share of the rows, in all blocks.
 template <typename Traits, BoxedRows kTile>
 FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarriers &barriers,
                                   int parity, const ptx::TensorMap &map, int row,
@@ -33,7 +33,8 @@ FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarrie
   }
 }
 
-// Each warpgroup's rows of Q on their own: one may be a block ahead of the other.
+// Loads each warpgroup's rows of Q by themselves, because one warpgroup may be a block ahead of the
+// other.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, const WorkTile &tile,
                               const typename Traits::Sequence &sequence) {
@@ -43,7 +44,7 @@ FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, con
 #pragma unroll 1  // the thread has few registers
   for (int warpgroup = 0; warpgroup < Traits::n_warpgroups; warpgroup++) {
     const BufferBarriers barriers = Barriers<Traits>::Q(warpgroup);
-    // A block with one tile loads them once.
+    // A block with one tile loads Q once.
     if constexpr (Traits::config.persistent) ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes * kTile.n_boxes);
 #pragma unroll
@@ -56,8 +57,8 @@ FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, con
   }
 }
 
-// Until the last arrivals of the cluster's warps, which are at barriers of V: other blocks make
-// them in this one's shared memory, which must not end before.
+// Waits for the last arrivals of the cluster's warps, which are at barriers of V: other blocks make
+// them in this block's shared memory, so that it must not exit before.
 template <typename Traits>
 FLASHSMITH_DEVICE void wait_for_cluster(RingPosition<Traits::n_stages> stage) {
   if constexpr (Traits::cluster_size == 1) return;
@@ -66,7 +67,7 @@ FLASHSMITH_DEVICE void wait_for_cluster(RingPosition<Traits::n_stages> stage) {
   }
 }
 
-// Tells the warps that transpose V that no more will arrive: by the buffer that would be next.
+// Tells the transposing warps that no more V will arrive, by the buffer that would be next.
 template <typename Traits>
 FLASHSMITH_DEVICE void end_arrivals(const RingPosition<Traits::n_stages> &stage) {
   const BufferBarriers barriers = Barriers<Traits>::arriving_V(stage.buffer);
@@ -75,11 +76,11 @@ FLASHSMITH_DEVICE void end_arrivals(const RingPosition<Traits::n_stages> &stage)
   ptx::mbarrier_arrive(barriers.full);
 }
 
-// Blocks of K and V are visited from the last to the first: those with a mask come first.
+// Loads blocks of K and V from the last to the first: blocks with a mask come first.
 template <typename Traits>
 FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
-  // Its buffer is free as soon as the tile before has it in registers; else only after that tile's
-  // last product, when one of K has been free for long.
+  // Q's buffer is free as soon as the previous tile has Q in registers; else only after that tile's
+  // last product, when a buffer of K has been free for long.
   constexpr bool kQFirst = Traits::Q_in_registers;
   constexpr bool kFp8 = Traits::fp8_values;
   constexpr int kVOffset = kFp8 ? Traits::arriving_V_offset : Traits::V_offset;

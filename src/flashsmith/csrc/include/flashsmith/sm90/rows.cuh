@@ -1,11 +1,14 @@
-// Bulk copies of the rows of one sequence of a tensor. What lies beyond its end is not there: loads
-// give zeros, stores leave it.
+// Bulk copies of the rows of one sequence of a tensor. Rows beyond its end do not exist: loads give
+// zeros, stores do not touch them.
 //
-// A dense tensor's map has the dimensions d_head, sequence, head and batch. Where sequences have
-// lengths of their own the end of the tensor is not theirs, and the map has other dimensions:
-// d_head, row, head, end, shift. A sequence of n rows begins at row kVarlenRows - n of the second,
-// so that its end is that dimension's; `end`, the sequence's in the tensor, makes up for n, and
-// `shift` for kVarlenRows, as addresses wrap around: its stride is kVarlenShift less one row.
+// A dense tensor's map has the dimensions d_head, sequence, head and batch. The end of a varlen
+// sequence is not the tensor's, so its map has other dimensions: d_head, row, head, end, shift. A
+// sequence of n rows begins at row kVarlenRows - n of the second dimension, so that the sequence's
+// end is the dimension's. `end`, the sequence's end in the tensor, compensates for n, and `shift`
+// for kVarlenRows, since addresses wrap around at 2^64. With R = kVarlenRows and rows of S bytes,
+// row i of the sequence is at
+//
+//    (R - n + i) S + end S + R (kVarlenShift - S) = (end - n + i) S + 2^64
 #pragma once
 
 #include "flashsmith/attention/sequence.cuh"
@@ -14,18 +17,18 @@
 
 namespace flashsmith::sm90 {
 
-// Rows of one head of a sequence.
+// The rows of one head of a sequence.
 struct Rows {
   RowOffset place;
   int length, head;
-  int batch_rows;  // from one entry of the tensor's batch to the next
+  int batch_rows;  // rows between batch entries of the tensor
 
-  // Where the sequence ends, in rows of the tensor.
+  // Returns the sequence's end, in rows of the tensor.
   FLASHSMITH_DEVICE int end() const { return place.batch * batch_rows + place.row + length; }
   FLASHSMITH_DEVICE int varlen_row(int row) const { return kVarlenRows - length + row; }
 };
 
-// The box at a column and a row of the sequence comes to `destination`.
+// Copies the box at a column and a row of the sequence to `destination`.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_rows(ptx::shared_address destination, const ptx::TensorMap &map,
                                  ptx::shared_address barrier, int column, int row,
@@ -38,7 +41,7 @@ FLASHSMITH_DEVICE void load_rows(ptx::shared_address destination, const ptx::Ten
   }
 }
 
-// The same to all blocks of the cluster.
+// Copies the box to all blocks of the cluster.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_rows_of_cluster(ptx::shared_address destination,
                                             const ptx::TensorMap &map, ptx::shared_address barrier,

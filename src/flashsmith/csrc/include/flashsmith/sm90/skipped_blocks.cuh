@@ -1,4 +1,4 @@
-// Which blocks a tile visits, and which of them a warpgroup leaves to the others.
+// The blocks that a tile visits, and those of them that a warpgroup leaves to the others.
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
@@ -7,7 +7,7 @@
 
 namespace flashsmith::sm90 {
 
-// The blocks that a tile visits, with those side by side with it in the cluster.
+// The blocks that a tile visits, together with the other tiles of its cluster.
 struct BlockRange {
   int begin, end;
 };
@@ -25,10 +25,10 @@ FLASHSMITH_DEVICE BlockRange KV_blocks_of_tile(const ProblemArgs &problem,
           end};
 }
 
-// How many of a tile's blocks from `begin` to before `end`, from the last on, the warpgroup with
-// the 64 rows from `row` on leaves out, because none of its rows sees them. No more than the stages
-// allow: while it waits for the block after them it has not yet released the last V of the tile
-// before.
+// Returns the number of a tile's blocks (from `begin` to before `end`), counted from the last on,
+// that the warpgroup with the 64 rows from `row` on skips, because none of its rows sees them. The
+// stages bound it: while the warpgroup waits for the block after them it has not yet released the
+// last V of the previous tile.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_skipped_blocks(const ProblemArgs &problem,
                                        const typename Traits::Sequence &sequence, int begin,

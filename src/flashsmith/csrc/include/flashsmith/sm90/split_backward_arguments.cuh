@@ -1,5 +1,5 @@
-// The split backward of the sm90 family as host and device see it: configuration (how) and sizes of
-// its launches. What they are told is as in backward_arguments.cuh, with maps of kStatisticsRows
+// The split backward of the sm90 family as host and device see it: configuration and launch sizes.
+// backward_arguments.cuh has its kernel arguments; the boxes of their maps have kStatisticsRows
 // rows.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace flashsmith {
 
-// One point of the configuration space of the sm90 family's split backward: dQ has a kernel of its
-// own. Same fields, in the same order, as the Python class of this name. The fields are described
+// One point of the configuration space of the sm90 family's split backward, where dQ has a separate
+// kernel. The fields, in this order, are those of the Python class of this name, and are described
 // in docs/knobs.md.
 struct Sm90SplitBackwardKernelConfig {
   ScalarType dtype;
@@ -25,7 +25,7 @@ struct Sm90SplitBackwardKernelConfig {
   constexpr auto operator<=>(const Sm90SplitBackwardKernelConfig &) const = default;
 };
 
-// The launches of one call, in their order. `sinks`: null where no variant has them.
+// The kernels of one call, in the order of their launches. `sinks` is null if the variant has none.
 struct Sm90SplitBackwardKernels {
   sm90_backward_kernel_fn statistics, sinks, dQ, dK_dV;
 };
@@ -34,7 +34,8 @@ constexpr int threads_per_block(const Sm90SplitBackwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
 
-// A box's row is one swizzle wide: 128 bytes, or 64 where d_head is not a multiple of that.
+// map_columns returns the width of a box, and map_swizzle its swizzle: 128 bytes, or 64 if a row of
+// d_head is not a multiple of 128.
 constexpr int map_columns(const Sm90SplitBackwardKernelConfig &cfg) {
   return cfg.d_head % 64 == 0 ? 64 : 32;
 }
@@ -43,13 +44,14 @@ constexpr ptx::Swizzle map_swizzle(const Sm90SplitBackwardKernelConfig &cfg) {
   return cfg.d_head % 64 == 0 ? ptx::Swizzle::bytes_128 : ptx::Swizzle::bytes_64;
 }
 
-// Of Q, dO, K or V, all of kStatisticsRows rows.
+// Returns the bytes of a tile of Q, dO, K or V, each of kStatisticsRows rows.
 constexpr int tile_bytes(const Sm90SplitBackwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2;
   return kStatisticsRows * cfg.d_head * kElementBytes;
 }
 
-// Each warpgroup has a tile of Q and one of dO, with a barrier; K and V have pairs of them.
+// The kernel of dQ has a tile of Q and one of dO for each warpgroup, with one barrier; stages of K
+// and V have pairs of barriers.
 constexpr int dQ_shared_memory_bytes(const Sm90SplitBackwardKernelConfig &cfg) {
   constexpr int kBarrierBytes = 8;
   const int stages = cfg.K_stages + cfg.V_stages;
@@ -59,8 +61,8 @@ constexpr int dQ_shared_memory_bytes(const Sm90SplitBackwardKernelConfig &cfg) {
 
 constexpr int kPBuffers = 2;
 
-// A tile of K and one of V, with a barrier; stages of Q, with statistics, and of dO, and buffers of
-// P, with pairs of them.
+// The kernel of dK and dV has a tile of K and one of V, with one barrier; stages of Q, with
+// statistics, and of dO, and buffers of P have pairs of barriers.
 constexpr int dK_dV_shared_memory_bytes(const Sm90SplitBackwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kBarrierBytes = 8;
   const int stages = cfg.Q_stages + cfg.dO_stages;

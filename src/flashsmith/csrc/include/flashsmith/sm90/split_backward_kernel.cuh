@@ -1,6 +1,6 @@
 // The split backward of the sm90 family, for rows whose dK and dV do not fit in the registers of
-// one warpgroup: FlashAttention-2's algorithm 2, once round for dQ and once for dK and dV. Nothing
-// is summed in global memory, and results do not depend on any order.
+// one warpgroup: FlashAttention-2's algorithm 2, once for dQ and once for dK and dV. Nothing is
+// accumulated in global memory, and results are deterministic.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   if (tile.row >= tile.sequence.seq_len_q()) return;
   if (ptx::thread_index() == 0) dQBarriers<Traits>::init();
   ptx::barrier_sync();
-  // As in the forward kernel the producers come first by warp_index(), which ptxas knows to be
+  // As in the forward kernel, warp_index() separates the producers, because ptxas knows it to be
   // uniform.
   const int warpgroup = ptx::warp_index() / Traits::n_warpgroup_warps;
   if (warpgroup == 0) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
 }
 
-// The launches of one call. statistics has a grid of blocks of kStatisticsRows, and
+// Returns the kernels of one call. statistics has a grid of blocks of kStatisticsRows, and
 // kStatisticsThreads threads; sinks: see sink_gradient_kernel.
 template <typename Traits>
 constexpr Sm90SplitBackwardKernels split_backward_kernels() {

@@ -1,4 +1,4 @@
-// What the two warpgroups that compute dK and dV of the split backward have in common.
+// The common base of the two warpgroups that compute dK and dV of the split backward.
 #pragma once
 
 #include "flashsmith/sm90/backward_gemm.cuh"
@@ -7,14 +7,15 @@
 
 namespace flashsmith::sm90 {
 
-// They keep 64 keys and one sum, and visit tiles of queries.
+// A warpgroup that keeps 64 keys and one sum, and visits tiles of queries.
 template <typename Traits>
 class KeyConsumer {
  protected:
   using value_t = typename Traits::value_t;
   using Barriers = dKdVBarriers<Traits>;
   using Memory = dKdVMemory<Traits>;
-  static constexpr int kGroups = Traits::B_r / kFragmentRows;  // of queries: a chunk of statistics
+  // Groups of 16 queries have a chunk of statistics each.
+  static constexpr int kGroups = Traits::B_r / kFragmentRows;
   static constexpr int kChunkBytes = 16;
 
   const Sm90BackwardKernelArgs &args_;
@@ -47,18 +48,19 @@ class KeyConsumer {
     return Memory::dO + stage * Traits::tile_bytes;
   }
 
-  // Of 16 queries of the stage of Q. `first`: the log-sum-exps or the deltas.
+  // Loads statistics of 16 queries of the stage of Q. `first` chooses the LSEs or the deltas.
   FLASHSMITH_DEVICE void load_statistics(int first, int group) {
     ptx::load_shared_16(statistics_, ptx::shared_memory() + Memory::statistics +
                                          Q_stage_.buffer * kStatisticsBytes + first * 4 +
                                          group * 64 + lane() % kLanesPerRow * 16);
   }
-  // That of the query of an element of these 16.
+  // Returns the statistic of the query of an element of these 16.
   FLASHSMITH_DEVICE float statistic(int element) const {
     return ptx::bits_float(statistics_.word[element / 4 * 2 + element % 2]);
   }
 
-  // Where the thread's chunk of a buffer of P lies: fragments of both warpgroups are alike.
+  // Returns the address of the thread's chunk in a buffer of P: the fragments of both warpgroups
+  // have the same layout.
   FLASHSMITH_DEVICE ptx::shared_address place_of_P(int chunk) const {
     return ptx::shared_memory() + Memory::P + P_buffer_.buffer * Memory::kPBytes +
            (chunk * kWarpgroupSize + thread()) * kChunkBytes;

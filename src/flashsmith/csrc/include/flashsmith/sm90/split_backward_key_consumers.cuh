@@ -1,10 +1,10 @@
-// dK and dV of the split backward. Of the 64 keys of a block one warpgroup computes S^T, P and dV,
-// the other dP^T, dS and dK: each keeps one accumulator in registers. P goes from one to the other
-// through shared memory. Blocks of a cluster load Q and dO together.
+// dK and dV of the split backward. For the 64 keys of a block one warpgroup computes S^T, P and dV,
+// the other dP^T, dS and dK, so that each keeps one accumulator in registers. P goes from one to
+// the other through shared memory. The blocks of a cluster load Q and dO together.
 //
-// Both add up a block late, and so work in turn without being told: the exponentials of one run
-// under the products of the other. dV of the block before, S | exponentials; dK of the block
-// before, dP | dS.
+// Both accumulate a block late, and so alternate without a scheduler: the exponentials of one run
+// under the products of the other. The orders are dV of the previous block, S | exponentials; and
+// dK of the previous block, dP | dS.
 #pragma once
 
 #include "flashsmith/ptx/barrier.cuh"
@@ -22,7 +22,7 @@ class dVConsumer : public KeyConsumer<Traits> {
 
   KeyOperand<Traits, 0> K_{Memory::K};
   const QueryRange queries_;
-  int row_, head_;  // of the queries
+  int row_, head_;  // first query of the block, and head of the queries
   typename Traits::Dropout dropout_;
 
  public:
@@ -73,7 +73,7 @@ class dVConsumer : public KeyConsumer<Traits> {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(scores_);
     become_weights();
-    pack_operand<value_t>(operand_, scores_);  // marked, for who computes dS
+    pack_operand<value_t>(operand_, scores_);  // marked, for the warpgroup that computes dS
     store_P();
     if constexpr (Traits::Dropout::kDrops) pack_kept<Traits>(operand_, scores_);
     release_to_cluster<Traits>(Barriers::Q(Q_stage_.buffer).empty);
@@ -130,7 +130,7 @@ class dVConsumer : public KeyConsumer<Traits> {
       for (int word = 0; word < 4; word++) chunk.word[word] = operand_[i][word];
       ptx::store_shared_16(Base::place_of_P(i), chunk);
     }
-    // Statistics have been read before a copy overwrites them.
+    // The statistics must have been read before a copy overwrites them.
     ptx::fence_proxy_async();
     ptx::warp_sync();
     release(barriers.full);
@@ -175,7 +175,7 @@ class dKConsumer : public KeyConsumer<Traits> {
     V_.issue_scores(scores_, Base::place_of_dO(dO_stage_.buffer));
   }
 
-  // The rows of Q have come before P, which was made of them.
+  // Issues dK. The rows of Q have arrived, because P has been computed from them.
   FLASHSMITH_DEVICE void issue_dK() {
     issue_key_gradient<Traits>(sum_, operand_, Base::place_of_Q(Q_stage_.buffer));
   }
@@ -187,7 +187,7 @@ class dKConsumer : public KeyConsumer<Traits> {
     Q_stage_.advance();
   }
 
-  // dS = P (dP - delta), by the scaled score, as an operand.
+  // Computes dS = P (dP - delta), with respect to the scaled score, as an operand.
   FLASHSMITH_DEVICE void make_dS() {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(scores_);
@@ -238,7 +238,7 @@ class dKConsumer : public KeyConsumer<Traits> {
         scores_[group * 8 + 2 * word + 1] *= weight_of<Traits>(ptx::unpack<value_t>(high));
       }
     }
-    // What has been loaded was read before it is overwritten: deltas by a copy.
+    // P and the deltas must have been read before they are overwritten, the deltas by a copy.
     ptx::fence_proxy_async();
     ptx::warp_sync();
     release(barriers.empty);

@@ -1,4 +1,4 @@
-// The thread of the split backward that loads for dK and dV.
+// The producer thread of the split backward for dK and dV.
 #pragma once
 
 #include "flashsmith/ptx/reduction.cuh"
@@ -52,7 +52,7 @@ class dKdVProducer {
     return {tile_.sequence.queries(), tile_.sequence.seq_len_q(), head, batch_rows};
   }
 
-  // Statistics come to each block by itself.
+  // Loads a block of Q. Each thread block loads the statistics for itself.
   FLASHSMITH_DEVICE void load_Q(int head, int block) {
     const ptx::shared_address shared = ptx::shared_memory();
     const BufferBarriers barriers = Barriers::Q(Q_stage_.buffer);
@@ -76,8 +76,8 @@ class dKdVProducer {
     dO_stage_.advance();
   }
 
-  // Every other box of a tile, to all blocks of the cluster: of Q the block of rank 0 begins, of dO
-  // the other one, so that both load as many.
+  // Loads every other box of a tile, to all blocks of the cluster. Rank 0 loads the first box of Q,
+  // rank 1 the first of dO, so that both load as many boxes.
   template <int kFirst>
   FLASHSMITH_DEVICE void load_share(ptx::shared_address tile, const ptx::TensorMap &map,
                                     ptx::shared_address barrier, int row, const Rows &rows) {
@@ -93,8 +93,8 @@ class dKdVProducer {
     }
   }
 
-  // Until the last arrivals of the cluster's warps: other blocks make them in this one's shared
-  // memory, which must not end before.
+  // Waits for the last arrivals of the cluster's warps: other blocks make them in this block's
+  // shared memory, so that it must not exit before.
   FLASHSMITH_DEVICE void wait_for_cluster() {
     if constexpr (Traits::cluster_size == 1) return;
     for (int i = 0; i < Traits::Q_stages; i++, Q_stage_.advance()) {

@@ -1,4 +1,4 @@
-// The mbarriers of thread blocks of the split backward, by what they guard.
+// The mbarriers of thread blocks of the split backward, by the data that they guard.
 #pragma once
 
 #include "flashsmith/ptx/cluster.cuh"
@@ -18,12 +18,12 @@ FLASHSMITH_DEVICE void init_barriers(const BufferBarriers &barriers, int full, i
   ptx::mbarrier_init(barriers.empty, empty);
 }
 
-// A warp has done with a buffer, or has filled it.
+// Arrives for a warp that has finished with a buffer, or has filled it.
 FLASHSMITH_DEVICE void release(ptx::shared_address barrier) {
   if (ptx::thread_index() % kWarpSize == 0) ptx::mbarrier_arrive(barrier);
 }
 
-// A warp has done with a buffer that all producers of the cluster fill.
+// Arrives for a warp that has finished with a buffer that all producers of the cluster fill.
 template <typename Traits>
 FLASHSMITH_DEVICE void release_to_cluster(ptx::shared_address barrier) {
   if constexpr (Traits::cluster_size == 1) {
@@ -34,7 +34,7 @@ FLASHSMITH_DEVICE void release_to_cluster(ptx::shared_address barrier) {
   }
 }
 
-// Of a block that computes dQ.
+// The barriers of a block that computes dQ.
 template <typename Traits>
 struct dQBarriers {
   using Memory = dQMemory<Traits>;
@@ -45,12 +45,12 @@ struct dQBarriers {
   static FLASHSMITH_DEVICE BufferBarriers V(int stage) {
     return barriers_at(Memory::barriers, Traits::K_stages + stage);
   }
-  // A warpgroup's rows of Q and dO are there. They are loaded once.
+  // Returns the barrier of a warpgroup's rows of Q and dO, which are loaded once.
   static FLASHSMITH_DEVICE ptx::shared_address queries(int warpgroup) {
     return barrier_at(Memory::barriers, 2 * Memory::kPairs + warpgroup);
   }
 
-  // One thread calls this before any other thread touches a barrier.
+  // Initialises the barriers. One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
     for (int i = 0; i < Memory::kPairs; i++) {
       init_barriers(barriers_at(Memory::barriers, i), 1, Traits::n_consumer_warps);
@@ -60,29 +60,29 @@ struct dQBarriers {
   }
 };
 
-// Of a block that computes dK and dV.
+// The barriers of a block that computes dK and dV.
 template <typename Traits>
 struct dKdVBarriers {
   using Memory = dKdVMemory<Traits>;
 
-  // A stage's rows of Q with their statistics, and of dO. They are full when the producers of the
-  // cluster have filled them, and empty when all its warps have done with them.
+  // These guard a stage of Q with its statistics, and a stage of dO. Full: the producers of the
+  // cluster have filled it; empty: all warps of the cluster have finished with it.
   static FLASHSMITH_DEVICE BufferBarriers Q(int stage) {
     return barriers_at(Memory::barriers, stage);
   }
   static FLASHSMITH_DEVICE BufferBarriers dO(int stage) {
     return barriers_at(Memory::barriers, Traits::Q_stages + stage);
   }
-  // A buffer of P, from one warpgroup to the other.
+  // This guards a buffer of P, from one warpgroup to the other.
   static FLASHSMITH_DEVICE BufferBarriers P(int buffer) {
     return barriers_at(Memory::barriers, kP + buffer);
   }
-  // K and V are there. They are loaded once.
+  // Returns the barrier of K and V, which are loaded once.
   static FLASHSMITH_DEVICE ptx::shared_address keys() {
     return barrier_at(Memory::barriers, 2 * Memory::kPairs);
   }
 
-  // One thread calls this before any other thread touches a barrier.
+  // Initialises the barriers. One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
     constexpr int kReaders = Traits::n_consumer_warps * Traits::cluster_size;
     for (int i = 0; i < kP; i++) init_barriers(barriers_at(Memory::barriers, i), 1, kReaders);

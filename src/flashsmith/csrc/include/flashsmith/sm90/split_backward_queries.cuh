@@ -1,8 +1,8 @@
-// dQ of the split backward: a warpgroup keeps 64 queries, and dQ of these in registers while it
-// walks over the blocks of keys that they see. Another one loads.
+// dQ of the split backward: a warpgroup keeps 64 queries, and their dQ in registers while it walks
+// over the blocks of keys that they see. Another warpgroup loads.
 //
-// dQ is added up a block late, so that all products of a step are issued at once:
-// dQ of the block before, S, dP |; the exponentials run under dP.
+// dQ is accumulated a block late, so that all products of a step are issued at once: dQ of the
+// previous block, S, dP |; the exponentials run under dP.
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
@@ -14,8 +14,8 @@
 
 namespace flashsmith::sm90 {
 
-// What a thread block works on: the queries of a head from `row` on, and the blocks of keys that
-// they see.
+// The work of a thread block: the queries of a head from `row` on, and the blocks of keys that they
+// see.
 template <typename Traits>
 struct QueryTile {
   static constexpr int kRows = Traits::n_warpgroups * Traits::B_r;
@@ -41,7 +41,7 @@ struct QueryTile {
     unmasked_end = Mask::last(problem, sequence, row, sequence.seq_len_k() - 1) + 1;
   }
 
-  // Causal queries near the end see the most keys: they start first.
+  // Returns the block's queries. Causal queries near the end see the most keys: they start first.
   static FLASHSMITH_DEVICE TileOfHead place_of_block(const Sm90BackwardKernelArgs &args) {
     const ProblemArgs &problem = args.problem;
     const int tiles_per_head = (problem.seq_len_q + kRows - 1) / kRows;
@@ -123,7 +123,7 @@ class dQConsumer {
 
   KeyOperand<Traits, 0> Q_, dO_;
   KeyAccumulator<Traits> dQ_;
-  ScoreAccumulator<Traits> S_, dP_;  // then P and dS
+  ScoreAccumulator<Traits> S_, dP_;  // later P and dS
   ScoreOperand<Traits> dS_operand_;
   const typename Traits::Dropout dropout_;
   float lse_[kHalves], delta_[kHalves];  // of the lane's rows
@@ -178,7 +178,8 @@ class dQConsumer {
     return tile_.row + warpgroup_ * Traits::B_r + warp * kWarpRows;
   }
 
-  // Rows beyond the sequence are as those of queries that see nothing.
+  // Loads the statistics of the lane's rows. Rows beyond the sequence get those of queries that see
+  // no key.
   FLASHSMITH_DEVICE void load_statistics() {
     const int first = first_row_of_warp() + first_row(lane());
     const int first_block = first_statistics_block(args_.gradient, tile_.sequence, tile_.batch);
@@ -224,7 +225,7 @@ class dQConsumer {
     make_dS();
   }
 
-  // dQ += dS K of the block that K_stage_ has.
+  // Issues dQ += dS K of the block in K_stage_.
   FLASHSMITH_DEVICE void issue_dQ() {
     issue_key_gradient<Traits>(dQ_, dS_operand_, Memory::K + K_stage_.buffer * Traits::tile_bytes);
   }
@@ -256,7 +257,7 @@ class dQConsumer {
                                                         key + first_column(lane()));
   }
 
-  // dS = P (dP - delta), by the scaled score, as an operand.
+  // Computes dS = P (dP - delta), with respect to the scaled score, as an operand.
   FLASHSMITH_DEVICE void make_dS() {
     ptx::pin_registers(dP_);
 #pragma unroll

@@ -1,5 +1,5 @@
-// A configuration of the split backward lifted to compile time: every number its kernels derive
-// from it, each beside the assertion that keeps it sound. flashsmith.configs states the same rules
+// A configuration of the split backward at compile time: every number that its kernels derive from
+// it, each beside the assertion that keeps it sound. flashsmith.configs states the same conditions
 // in Python (problems()).
 #pragma once
 
@@ -55,7 +55,8 @@ struct SplitBackwardTraits {
   static constexpr int score_steps = d_head / kWgmmaK;  // of S and dP
   static constexpr int query_steps = B_r / kWgmmaK;     // of dQ, dK and dV
 
-  // A tile in shared memory, of Q, dO, K or V, is as many boxes of a tensor map as d_head is wide.
+  // A tile in shared memory, of Q, dO, K or V, is n_boxes boxes of a tensor map, which together are
+  // d_head wide.
   static constexpr ptx::Swizzle swizzle = map_swizzle(CFG);
   static constexpr int box_columns = map_columns(CFG), n_boxes = d_head / box_columns;
   static constexpr int row_bytes = box_columns * 2;
@@ -69,7 +70,7 @@ struct SplitBackwardTraits {
   static constexpr int cluster_keys = cluster_size * B_c;
 };
 
-// Shared memory of a block of the kernel of dQ.
+// The shared memory of a block of the kernel of dQ.
 template <typename Traits>
 struct dQMemory {
   using Tile = typename Traits::Tile;
@@ -86,7 +87,7 @@ struct dQMemory {
                 "the host asks for as much shared memory as the kernel of dQ uses");
 };
 
-// And of that of dK and dV.
+// The shared memory of a block of the kernel of dK and dV.
 template <typename Traits>
 struct dKdVMemory {
   using Tile = typename Traits::Tile;

@@ -1,4 +1,4 @@
-// How a thread block comes to its next tile: from a queue, by stride, or never.
+// A thread block gets its next tile from a queue, by a stride, or never.
 #pragma once
 
 #include "flashsmith/attention/tile_order.cuh"
@@ -8,8 +8,8 @@
 
 namespace flashsmith::sm90 {
 
-// The indices of a block's tiles, as its producer draws them. From a queue, all warps learn of them
-// through two entries in shared memory.
+// The indices of a block's tiles, as its producer draws them. With a queue, all warps read them
+// from two entries in shared memory.
 template <typename Traits>
 class TileProducer {
   const Sm90ForwardKernelArgs &args_;
@@ -19,10 +19,10 @@ class TileProducer {
  public:
   FLASHSMITH_DEVICE explicit TileProducer(const Sm90ForwardKernelArgs &args) : args_(args) {}
 
-  // The tile to work on; an index beyond the last says that there is no further.
+  // Returns the tile to work on; an index beyond the last tile is the end.
   FLASHSMITH_DEVICE int tile_index() const { return tile_index_; }
 
-  // Tells the consumers the index.
+  // Announces the index to the consumers.
   FLASHSMITH_DEVICE void announce() {
     if constexpr (!Traits::config.dynamic_queue) return;
     ptx::thread_store_shared_4(
@@ -32,7 +32,8 @@ class TileProducer {
     entry_.advance();
   }
 
-  // The index after this. The caller asks early: a draw takes as long as a load from global memory.
+  // Returns the next index. The caller draws early, because a draw takes as long as a load from
+  // global memory.
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
     if constexpr (Traits::Sequence::kVarlen) {
@@ -45,7 +46,7 @@ class TileProducer {
   }
   FLASHSMITH_DEVICE void advance(int drawn) { tile_index_ = drawn; }
 
-  // The last block to get here leaves the queue as it was found.
+  // Resets the queue, if this is the last block to finish.
   FLASHSMITH_DEVICE void finish() const {
     if constexpr (!Traits::config.dynamic_queue) return;
     if constexpr (Traits::Sequence::kVarlen) {
@@ -58,11 +59,12 @@ class TileProducer {
   }
 
  private:
-  // Few tiles of sequences with lengths of their own are not drawn, but found (tile_order.cuh).
+  // Returns whether no launch has made the tile table: the few varlen tiles are then not drawn, but
+  // found (tile_order.cuh).
   FLASHSMITH_DEVICE bool has_one_tile() const { return !TileTable{args_.problem.tiles}.is_made(); }
 };
 
-// The same indices, as a consumer warp learns of them.
+// The same indices as a consumer warp reads them.
 template <typename Traits>
 class TileConsumer {
   const Sm90ForwardKernelArgs &args_;
@@ -72,7 +74,7 @@ class TileConsumer {
  public:
   FLASHSMITH_DEVICE explicit TileConsumer(const Sm90ForwardKernelArgs &args) : args_(args) {}
 
-  // The next index; one beyond the last is the end.
+  // Returns the next index; an index beyond the last tile is the end.
   FLASHSMITH_DEVICE int next() {
     if constexpr (!Traits::config.dynamic_queue) {
       const int tile_index = tile_index_;
@@ -83,8 +85,8 @@ class TileConsumer {
     ptx::mbarrier_wait_parity(Barriers<Traits>::queue(entry_.buffer), entry_.parity);
     const int tile_index = static_cast<int>(ptx::load_shared_4(
         ptx::shared_memory() + Traits::queue_offset + entry_.buffer * sizeof(uint32_t)));
-    // One lane will free Q's buffer, and with it the entry: all lanes must have read that. With
-    // ping-pong they meet at the turn before.
+    // One lane will free Q's buffer, and with it the entry, so all lanes must have read the entry.
+    // With ping-pong they meet at the turn before.
     if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
     entry_.advance();
     return tile_index;

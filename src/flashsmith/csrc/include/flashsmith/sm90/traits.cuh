@@ -1,5 +1,6 @@
-// A configuration lifted to compile time: every number the kernel derives from it, each beside the
-// assertion that keeps it sound. flashsmith.configs states the same rules in Python (problems()).
+// A configuration at compile time: every number that the kernel derives from it, each beside the
+// assertion that keeps it sound. flashsmith.configs states the same conditions in Python
+// (problems()).
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,14 @@
 
 namespace flashsmith::sm90 {
 
-// Rows of one wgmma, its step along K, of 16-bit elements and in bytes, and the rows a warp has of
-// it.
+// The rows of one wgmma, its step along K in 16-bit elements and in bytes, and the rows of it that
+// a warp has.
 constexpr int kWgmmaM = kQueryBoxRows, kWgmmaK = 16, kWgmmaKBytes = 32;
 constexpr int kWarpRows = kOutputBoxRows;
 
 constexpr int kMaxStages = 8;  // of K and of V
 
-// Registers of a thread after setmaxnreg: what the block has at its launch, moved to the consumers.
+// Registers of a thread after setmaxnreg: those of the block at its launch, moved to the consumers.
 struct RegisterSplit {
   int producer, consumer;
 };
@@ -39,7 +40,7 @@ constexpr RegisterSplit register_split(int n_warpgroups) {
   }
 }
 
-// What each consumer's thread gives where the producer's warpgroup does more than copy.
+// The registers that each consumer thread gives up if the producer's warpgroup does more than copy.
 constexpr int kToTranspose = 8;
 
 constexpr RegisterSplit transposing_split(int n_warpgroups) {
@@ -53,12 +54,12 @@ struct KernelTraits {
   using value_t = value_type<CFG.dtype>;
   static_assert(CFG.dtype == ScalarType::Half || CFG.dtype == ScalarType::BFloat16,
                 "dtype is FP16 or BF16");
-  // Elements of Q and K, and of P and V.
+  // The element types of Q and K, and of P and V.
   static constexpr bool fp8_scores = CFG.fp8_scores, fp8_values = CFG.fp8_values;
   using score_t = std::conditional_t<fp8_scores, e4m3_t, value_t>;
   using weight_t = std::conditional_t<fp8_values, e4m3_t, value_t>;
   static_assert(!fp8_values || fp8_scores, "with V, Q and K have 8 bits, too");
-  // Each block's P V is a sum of its own, added to O in FP32.
+  // With two_level, each block's P V is a separate sum, which is added to O in FP32.
   static constexpr bool two_level = CFG.two_level;
   static_assert(!two_level || fp8_values, "sums of 16-bit products lose nothing");
 
@@ -132,13 +133,13 @@ struct KernelTraits {
   static_assert(Q_register_steps >= 0 && Q_register_steps <= QK_steps,
                 "up to all steps of Q K^T take Q from registers");
 
-  // In shared memory. Each block of a cluster loads its share of the rows of K and V, for all of
-  // them. V of 8 bits is transposed there: rows of B_c keys.
+  // The layouts in shared memory. Each block of a cluster loads its share of the rows of K and V,
+  // for all blocks. FP8 V is transposed there, to rows of B_c keys.
   static constexpr BoxedRows Q_tile = flashsmith::Q_tile(CFG), K_tile = flashsmith::K_tile(CFG),
                              V_tile = flashsmith::V_tile(CFG), O_rows = flashsmith::O_rows(CFG);
   static constexpr BoxedRows transposed_V_tile = boxed_rows(d_head, B_c, kFp8Bytes);
   static constexpr int KV_share_rows = map_KV_rows(CFG);
-  // O leaves in rounds of so many boxes.
+  // O is stored in rounds of n_staged_boxes boxes.
   static constexpr int n_staged_boxes = staged_columns(CFG) / O_rows.columns;
   static constexpr int warp_staging_bytes = n_staged_boxes * O_rows.box_bytes;
 
@@ -152,7 +153,7 @@ struct KernelTraits {
         O;
     uint32_t queue[2];
     uint32_t
-        own_entry[2];  // the first: the entry of the one tile that the block has (tile_order.cuh)
+        own_entry[2];  // the first word: the table entry of the block's only tile (tile_order.cuh)
     [[no_unique_address]] Several<uint32_t, fp8_values ? kMaxStages : 0> ends;
     uint64_t barriers[n_barriers];
   };

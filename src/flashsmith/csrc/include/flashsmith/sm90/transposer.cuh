@@ -1,10 +1,10 @@
-// The warps that transpose V of 8 bits: wgmma takes operands of 8 bits with K contiguous, and V
-// arrives with d_head so.
+// The warps that transpose FP8 V: wgmma takes FP8 operands with K contiguous, and V arrives with
+// d_head contiguous.
 //
 // ldmatrix transposes units of 16 bits, here the numbers of two neighbouring columns of V. A lane
-// gets those of keys 2 p, 2 p + 1, 2 p + 8 and 2 p + 9 of 16, and makes of them a word for either
-// column: four places of a row of V^T, in which keys are in the order in which P has them
-// (pack_operand_e4m3), so that nobody has to exchange anything.
+// gets the units of keys 2 p, 2 p + 1, 2 p + 8 and 2 p + 9 of 16, and makes a word of them for each
+// column: four positions of a row of V^T, in which keys are in the order that they have in P
+// (pack_operand_e4m3), so that lanes need not exchange anything.
 #pragma once
 
 #include "flashsmith/ptx/bytes.cuh"
@@ -13,13 +13,14 @@
 
 namespace flashsmith::sm90 {
 
-// Not 0: with this buffer nothing arrived, because all has.
+// Returns the address of a buffer's end word. It is not 0 if nothing has arrived with this buffer,
+// because all V has arrived.
 template <typename Traits>
 FLASHSMITH_DEVICE ptx::shared_address end_word(int buffer) {
   return ptx::shared_memory() + Traits::end_offset + buffer * sizeof(uint32_t);
 }
 
-// Before any other thread reads one.
+// Called before any other thread reads an end word.
 template <typename Traits>
 FLASHSMITH_DEVICE void clear_end_words() {
   for (int i = 0; i < Traits::n_stages; i++) ptx::thread_store_shared_4(end_word<Traits>(i), false);
@@ -28,13 +29,13 @@ FLASHSMITH_DEVICE void clear_end_words() {
 template <typename Traits>
 class Transposer {
   static constexpr BoxedRows kFrom = Traits::V_tile, kTo = Traits::transposed_V_tile;
-  // Of a unit: 32 keys, of which wgmma sums over two chunks, by a chunk of columns.
+  // A unit is 32 keys, two chunks in the sum of one wgmma, by the columns of one chunk.
   static constexpr int kKeys = 32, kColumns = 16, kChunkBytes = 16;
-  // Chunks of a row of a box, among which the swizzle permutes.
+  // The number of chunks in a row of a box, among which the swizzle permutes.
   static constexpr int kFromChunks = kFrom.row_bytes / kChunkBytes;
   static constexpr int kToChunks = kTo.row_bytes / kChunkBytes;
-  // Units that are read before the first of them is written, so that latencies overlap: neighbours
-  // in one box.
+  // The number of units that are read before the first of them is written, so that latencies
+  // overlap. They are neighbours in one box.
   static constexpr int kBatch = Traits::d_head / kColumns % 4 == 0 ? 4 : 2;
   static constexpr int kColumnBatches = Traits::d_head / (kColumns * kBatch);
   static constexpr int kBatches = Traits::B_c / kKeys * kColumnBatches;
@@ -43,7 +44,7 @@ class Transposer {
   const int warp_, lane_;
 
  public:
-  // `warp`: of those that transpose.
+  // `warp` is the index among the warps that transpose.
   FLASHSMITH_DEVICE explicit Transposer(int warp)
       : warp_(warp), lane_(ptx::thread_index() % kWarpSize) {}
 
@@ -67,20 +68,22 @@ class Transposer {
   }
 
  private:
-  // A swizzle permutes chunks by an exclusive or with bits of the row, which an address here has
-  // from the beginning: another exclusive or gets to another chunk.
+  // Transposes one buffer. The swizzle is an exclusive or of a chunk's number with bits of the row.
+  // Addresses here include these bits from the beginning, so that another exclusive or leads to
+  // another chunk.
   FLASHSMITH_DEVICE void transpose(ptx::shared_address from, ptx::shared_address to) const {
-    // Where this lane's row of a unit is read: of its key.
+    // The address of this lane's row (a key) of a unit to read.
     const ptx::shared_address read =
         from + lane_ * kFrom.row_bytes + chunk_permutation<kFrom.row_bytes>(lane_) * kChunkBytes;
-    // And written: of two matrices the even columns, and the odd ones, but in their lower halves
-    // the other way round, so that eight rows in a matrix are in eight different chunks.
+    // The address of this lane's row to write: of each pair of matrices one has the even columns
+    // and one the odd columns, but the other way round in their lower halves, so that the eight
+    // rows of a matrix are in eight different chunks.
     const bool lower = lane_ / 4 % 2;
     const int column = lane_ % 8 * 2 + (lane_ / 8 % 2 ^ lower);
     const ptx::shared_address write =
         to + column * kTo.row_bytes +
         (lane_ / 16 ^ chunk_permutation<kTo.row_bytes>(column)) * kChunkBytes;
-    constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // of two words of two keys of two columns
+    constexpr uint32_t kEven = 0x6420, kOdd = 0x7531;  // even and odd bytes of two words
     const uint32_t first = lane_ < kWarpSize / 2 ? kEven : kOdd, second = first ^ kEven ^ kOdd;
 #pragma unroll 1  // the thread has few registers
     for (uint32_t batch = warp_; batch < kBatches; batch += kTransposingWarps) {

@@ -1,14 +1,14 @@
-// Turns with the tensor cores, which go round the warpgroups, so that one's softmax lies under the
-// products of the others.
+// Ping-pong: the warpgroups take turns with the tensor cores, so that the softmax of one runs under
+// the products of the others.
 //
-// A turn ends when products are issued. Those of 8 bits take so little time that warpgroups would
-// follow one another closely, and compete for the units of the exponentials: with long turns a turn
-// in the forward's loop lasts until the exponentials begin. Every wait needs its pass, or all wait
-// for ever.
+// A turn ends when products have been issued. FP8 products take so little time that warpgroups
+// would follow one another closely, and compete for the units of the exponentials: with kUntilExp,
+// a turn in the forward's loop lasts until the exponentials begin. Every wait needs its pass;
+// otherwise all warpgroups wait for ever.
 //
-// Whoever has a turn of the forward waits for one thing that others decide about: V of the block
-// before. Its buffer is that of a block n_stages earlier, whose turns are over: to release it takes
-// no other.
+// In a turn of the forward a warpgroup waits for one thing that others decide: V of the previous
+// block. Its buffer belonged to a block n_stages earlier, whose turns are over, so that releasing
+// it takes no other turn.
 #pragma once
 
 #include "flashsmith/params.h"
@@ -18,15 +18,15 @@ namespace flashsmith::sm90 {
 
 template <int kWarpgroups, bool kTakeTurns, bool kUntilExp = false>
 class WarpgroupScheduler {
-  static constexpr int kThreads = 2 * kWarpgroupSize;  // that wait and that pass
+  static constexpr int kThreads = 2 * kWarpgroupSize;  // one warpgroup waits, one passes
 
   const int warpgroup_;
 
  public:
   FLASHSMITH_DEVICE explicit WarpgroupScheduler(int warpgroup) : warpgroup_(warpgroup) {}
 
-  // Someone has to pass the first turn, and to wait for the last, as nobody else does. The last
-  // warpgroup may as well pass the first, in place of begin.
+  // Somebody has to pass the first turn, and to wait for the last: warpgroup 0 does. The last
+  // warpgroup may pass the first turn instead of begin.
   FLASHSMITH_DEVICE void begin() const {
     if constexpr (kTakeTurns) {
       if (warpgroup_ == 0) ptx::named_barrier_arrive(turn_of(0), kThreads);
@@ -45,8 +45,8 @@ class WarpgroupScheduler {
     if constexpr (kTakeTurns) ptx::named_barrier_arrive(next_turn(), kThreads);
   }
 
-  // In the forward's loop: when both products are issued, or when the first row's reference is
-  // known.
+  // These pass a turn in the forward's loop: when both products have been issued, or, with
+  // kUntilExp, when the first row's reference is known.
   FLASHSMITH_DEVICE void pass_when_issued() const {
     if constexpr (!kUntilExp) pass();
   }
@@ -63,7 +63,7 @@ class WarpgroupScheduler {
   FLASHSMITH_DEVICE int next_turn() const { return turn_of((warpgroup_ + 1) % kWarpgroups); }
 };
 
-// Of the forward and of decode.
+// The scheduler of the forward and of decode.
 template <typename Traits>
 using ForwardScheduler = WarpgroupScheduler<Traits::n_warpgroups, Traits::config.ping_pong,
                                             Traits::config.ping_pong_until_exp>;

@@ -1,0 +1,48 @@
+"""The kernels that `make test` builds before its tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from flashsmith.configs import parse_kernel_name_into_instance, require_buildable
+from support.paths import DATA, ROOT
+from support.scripts import load_script
+
+NAMES = (DATA / "emulated_kernels.txt").read_text().splitlines()
+
+
+@pytest.fixture
+def tool() -> ModuleType:
+    return load_script("tools/build/emulated_kernels.py")
+
+
+def test_each_is_a_kernel_that_can_be_built() -> None:
+    """Else `python tools/build/emulated_kernels.py` after the line is taken out."""
+    assert len(NAMES) == len({*NAMES}) > 100
+    for name in NAMES:
+        instance = parse_kernel_name_into_instance(name)
+        require_buildable(instance.config)
+        assert instance.name == name and not instance.variant.score
+
+
+def test_make_test_builds_them_first() -> None:
+    assert "--build-first" in (ROOT / "Makefile").read_text()
+
+
+def test_the_list_has_what_was_built_alone(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def library(*names: str, kind: str = "emulator") -> SimpleNamespace:
+        kernels = {name: {"name": name} for name in names}
+        return SimpleNamespace(target=SimpleNamespace(kind=kind), kernels=kernels)
+
+    alone, listed, *together = NAMES[:4]
+    libraries = [library(alone), library(*together), library(*NAMES[5:6], kind="cuda")]
+    monkeypatch.setattr(tool, "list_libraries", lambda: libraries)
+    monkeypatch.setattr(tool, "LIST", tmp_path / "names.txt")
+    (tmp_path / "names.txt").write_text(f"{listed}\n")
+    assert tool.main() == 0
+    assert (tmp_path / "names.txt").read_text().splitlines() == sorted([alone, listed])
