@@ -223,6 +223,7 @@ def test_configs_into_a_pipe_are_whole_markdown_rows() -> None:
     [
         (("nothing",), "kernels key 'nothing' is not known; valid are prog"),
         (("(FP16, 128, 64, 64, 4): async+fast",), "'fast' is unknown"),
+        (("(FP16, 128, 64, 64, 4)",), "cannot be parsed: it contains no configuration"),
         (("(FP16, 64, 64, 4): async+load_0_0_0_tiles",), "pass d_head"),
         ((PLAIN, "--d-head", "128"), "says d_head 64, the argument d_head 128"),
         ((PLAIN, "--dtype", "bf16"), "is for FP16, not BF16"),

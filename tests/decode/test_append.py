@@ -223,6 +223,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "rotary_cos has shape (20, 9)",
     ),
+    "each angle twice": (
+        {name: torch.ones(20, 64).bfloat16() for name in ("rotary_cos", "rotary_sin")},
+        ValueError,
+        "an angle for each pair: at least 20 rows, and a multiple of 8 up to 32 columns",
+    ),
     "angles of another dtype": (
         {name: torch.ones(20, 8) for name in ("rotary_cos", "rotary_sin")},
         TypeError,
@@ -272,7 +277,7 @@ def test_bad_input_is_refused_in_words(
     "changed, words",
     [
         ({"angles": 4}, "rotary_cos has shape"),
-        ({"angles": 40}, "rotary_cos has shape"),
+        ({"angles": 40}, "up to 32 columns, as many in rotary_cos as in rotary_sin"),
         ({"new_from": 1}, "k_new.*16 bytes"),
     ],
     ids=str,

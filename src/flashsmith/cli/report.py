@@ -39,8 +39,8 @@ _ForceOption = Annotated[
 _ResultsOption = Annotated[
     Path | None,
     typer.Option(
-        help="A folder of measured times, as bench writes it. Default: the newest in "
-        "benchmarks/results, else of those that flashsmith brings."
+        help="A folder of measured times, as bench writes it. Default: of benchmarks/results, else "
+        "of those that flashsmith brings, the newest <gpu>/<date> that has an environment.json."
     ),
 ]
 _ArchOption = Annotated[

@@ -58,7 +58,7 @@ def _config_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 def is_kernel_name(word: str) -> bool:
     """Returns whether a word is a kernel's name, in any form, and not the key of a set."""
-    return ":" in word or "{" in word or is_cpp_name(word)
+    return word.lstrip().startswith("(") or ":" in word or "{" in word or is_cpp_name(word)
 
 
 def is_cpp_name(text: str) -> bool:

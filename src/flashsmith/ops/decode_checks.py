@@ -225,8 +225,9 @@ def _check_rotary(others: _Tensors, cache: KVCache) -> None:
         if not all(_are_angles(t, cos, cache.rows, maximum)):
             raise ValueError(
                 f"{name} has shape {_shape(t)}; it must be contiguous and of shape (rows, "
-                f"rotary_dim / 2), of at least {cache.rows} rows and of multiples of "
-                f"{_ROTARY_CHUNK} up to {maximum}, like rotary_cos"
+                f"rotary_dim / 2), an angle for each pair: at least {cache.rows} rows, and a "
+                f"multiple of {_ROTARY_CHUNK} up to {maximum} columns, as many in rotary_cos as in "
+                "rotary_sin"
             )
 
 

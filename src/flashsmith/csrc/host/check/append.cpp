@@ -24,10 +24,10 @@ void check_rotary(const char *name, const TensorView &t, const AppendTensors &te
     return;
   }
   TVM_FFI_THROW(ValueError) << name << " has shape " << shape_of(t)
-                            << "; it must be contiguous and of shape (rows, rotary_dim / 2), of at "
-                               "least "
-                            << rows << " rows and of multiples of " << kPairChunk << " up to "
-                            << maximum << ", like rotary_cos";
+                            << "; it must be contiguous and of shape (rows, rotary_dim / 2), an "
+                               "angle for each pair: at least "
+                            << rows << " rows, and a multiple of " << kPairChunk << " up to "
+                            << maximum << " columns, as many in rotary_cos as in rotary_sin";
 }
 
 }  // namespace
