@@ -12,6 +12,10 @@ from support.scripts import load_script
 SENTENCES = load_script("tools/docs/sentences.py")
 
 
+def test_the_repository_has_no_fragment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert SENTENCES.main([]) == 0, capsys.readouterr().out
+
+
 def fragments(text: str, name: str = "a.py") -> list[str]:
     return [each.head for each in SENTENCES.fragments_of(Path(name), dedent(text))]
 

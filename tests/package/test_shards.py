@@ -35,7 +35,7 @@ SHARDS = ("1/1", "1/3", "2/3", "3/3", "4/3")
 
 @pytest.fixture(scope="module")
 def collection() -> Collection:
-    """The exit code and the tests of each shard, and what stands on the standard error."""
+    """Returns the exit code and the tests of each shard, and what stands on standard error."""
     command = [sys.executable, "-c", COLLECT, *SHARDS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return dict(zip(SHARDS, json.loads(done.stdout.splitlines()[-1]), strict=True)), done.stderr

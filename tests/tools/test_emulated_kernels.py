@@ -20,7 +20,7 @@ def tool() -> ModuleType:
 
 
 def test_each_is_a_kernel_that_can_be_built() -> None:
-    """Else `python tools/build/emulated_kernels.py` after the line is taken out."""
+    """If one is not, take its line out and run `python tools/build/emulated_kernels.py`."""
     assert len(NAMES) == len({*NAMES}) > 100
     for name in NAMES:
         instance = parse_kernel_name_into_instance(name)
