@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import flashsmith
+from flashsmith import configs
 from flashsmith.configs import CONFIG_CLASSES, FlashForwardKernelConfig
 from flashsmith.configs.descriptions import descriptions
 from flashsmith.jit import PACKAGE_SOURCES
@@ -92,6 +93,17 @@ def test_every_version_has_its_date_and_page_and_the_newest_is_first() -> None:
         assert len(part.splitlines()) <= 60
         assert f"(docs/log/{version}.md)" in part
         assert (DOCS / "log" / f"{version}.md").is_file()
+
+
+# ---- the interfaces ----
+
+
+def test_the_page_of_the_architecture_counts_the_fields_of_configurations() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    told = re.findall(r"`configs\.(\w+)` \((\d+) fields\)", text)
+    assert len(told) == 2
+    for name, count in told:
+        assert len(fields(getattr(configs, name))) == int(count), name
 
 
 # ---- the look-up ----
