@@ -260,3 +260,18 @@ def test_a_second_derivative_of_the_operators_is_refused() -> None:
     assert dq.requires_grad
     with pytest.raises(NotImplementedError, match="second derivative"):
         dq.sum().backward()
+
+
+def test_tensors_without_memory_have_the_shapes_of_results() -> None:
+    q = dense()[0].to("meta")
+    o, lse = OPERATORS.attention_forward(q, q, q, True)
+    assert (o.device.type, lse.device.type) == ("meta", "meta")
+    assert (o.shape, lse.shape) == (q.shape, (2, 4, 5))
+
+
+def test_a_gradient_that_is_zero_without_memory_gives_zeros() -> None:
+    """Autograd passes such a tensor where nothing depends on a result."""
+    q = dense()[0].requires_grad_()
+    zero = torch._efficientzerotensor(*q.shape, dtype=q.dtype)
+    (dq,) = torch.autograd.grad(operator(q), q, zero)
+    assert torch.equal(dq, torch.zeros_like(q))

@@ -63,6 +63,7 @@ _library.define(
     f"Tensor lse, bool wants_sinks, bool wants_bias, {_ARGUMENTS}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+_KERNEL_KEYS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)
 _OPERATORS = ("attention_forward", "attention_forward_out", "attention_backward")
 _DEFAULT_VALUES = tuple(_DEFAULTS.values())
 _NAMES = ("q", "k", "v", "return_lse", *_DEFAULTS)  # of attention_forward's arguments
@@ -341,7 +342,8 @@ def _register_autograd(
     """Registers an operator at the dispatcher's autograd key.
 
     There a call is computed at once if its tensors are plain memory and require no gradient, as all
-    calls of a compiled graph. ``torch.library.register_autograd`` would dispatch such a call a
+    calls of a compiled graph, and if no other key, such as that of zeros without memory, comes
+    before the kernel's. ``torch.library.register_autograd`` would dispatch such a call a
     second time, which takes three times as long as the rest of its host code.
 
     Args:
@@ -354,7 +356,8 @@ def _register_autograd(
     def dispatch(keys: Any, *arguments: Any) -> Any:
         tensors = _tensors_of(arguments)
         wants_gradient = needs_gradient(*tensors)
-        if not wants_gradient and are_memory(*tensors):
+        next_key = (keys & torch._C._after_ADInplaceOrView_keyset).highestPriorityTypeId()
+        if next_key in _KERNEL_KEYS and not wants_gradient and are_memory(*tensors):
             return compute(*arguments)
         call = _BelowAutograd(operator, keys & torch._C._after_autograd_keyset, arguments)
         return differentiate(call) if wants_gradient else call()
@@ -362,10 +365,10 @@ def _register_autograd(
     _library.impl(name, dispatch, "Autograd", with_keyset=True)
 
 
-for _key in ("CUDA", "CPU"):
-    _library.impl("attention_forward", _forward, _key)
-    _library.impl("attention_forward_out", _forward_out, _key)
-    _library.impl("attention_backward", _backward, _key)
+for _key in _KERNEL_KEYS:
+    _library.impl("attention_forward", _forward, _key.name)
+    _library.impl("attention_forward_out", _forward_out, _key.name)
+    _library.impl("attention_backward", _backward, _key.name)
 torch.library.register_fake("flashsmith::attention_forward", _fake_forward, lib=_library)
 torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_out, lib=_library)
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
