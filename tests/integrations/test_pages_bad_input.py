@@ -38,7 +38,8 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
      "cu_seqlens_k has -6 keys for request 1"),
     ({"cu_seqlens_k": torch.tensor([0, 71, 71, 71, 71, 71]).int()}, ValueError,
      "max_seqlen_k is 70, but a sequence has 71"),
-    ({"cu_seqlens_q": torch.tensor([0, 3, 1, 4, 5, 6]).int()}, ValueError, "cu_seqlens_q falls"),
+    ({"cu_seqlens_q": torch.tensor([0, 3, 1, 4, 5, 6]).int()}, ValueError,
+     r"cu_seqlens_q must be non-decreasing, but cu_seqlens_q\[2\] = 1 follows 3"),
 ]  # fmt: skip
 
 

@@ -296,7 +296,10 @@ KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 DIFFERENTIABLE = {"sinks", "bias"}
 # Arguments that decode also accepts pass only through its own modules.
 OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
-OF_GRADIENTS = {"backward.py Gradients", "backward.py GradientMask", "differentiable.py forward"}
+OF_GRADIENTS = {
+    *("backward.py Gradients", "backward.py GradientMask"),
+    *("differentiable.py forward", "operators.py forward"),
+}
 
 # These are drawn for a call before they are arguments.
 OF_DROPOUT = {"dropout_p", "rng_state"}

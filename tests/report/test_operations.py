@@ -64,7 +64,7 @@ def test_what_is_computed_tiles_and_counts_are_on_the_page(report: Report) -> No
     text = text_of(html)
     assert Page(html).open == []
     for words in (
-        "Blocks of queries add up dQ, blocks of keys dK and dV.",  # how it works
+        "Blocks of queries accumulate dQ, blocks of keys dK and dV.",  # how it works
         "Tiles of the visited side",  # a field
         "visited rows", "statistics", "rings",  # shared memory
         "one head, 128 rows of Q, 128 of K and V", "one head, 16 rows of Q, 128 of K and V",
