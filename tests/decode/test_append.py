@@ -21,8 +21,8 @@ from support.decoding import (
     Placed,
     Requests,
     assert_near_truth,
-    in_entries,
     in_pages,
+    in_slots,
     kernel_of,
     requests,
 )
@@ -47,8 +47,8 @@ def with_room(asked: Requests, page_size: int) -> Placed:
 def test_new_keys_are_seen_and_stay_and_nothing_else_changes(page_size: int | None) -> None:
     asked = requests(PLAIN, (3, 4, 16, 17, 66), n_q=2)
     old, k_new, v_new = before(asked)
-    placed = in_entries(old) if page_size is None else with_room(old, page_size)
-    whole = in_entries(asked) if page_size is None else in_pages(asked, page_size)
+    placed = in_slots(old) if page_size is None else with_room(old, page_size)
+    whole = in_slots(asked) if page_size is None else in_pages(asked, page_size)
     for _ in range(2):  # the second pass writes the same rows again
         found = decode(asked.q, placed, k_new=k_new, v_new=v_new, causal=True, return_lse=True)
         assert_near_truth(found, asked, Semantics(causal=True))
@@ -200,7 +200,7 @@ def test_what_overlaps_without_pages_is_refused() -> None:
 def test_no_new_keys_are_none() -> None:
     asked = requests(PLAIN, (20, 18))
     none = asked.k[:, :0]
-    found = decode(asked.q, in_entries(asked), k_new=none, v_new=none, return_lse=True)
+    found = decode(asked.q, in_slots(asked), k_new=none, v_new=none, return_lse=True)
     assert_near_truth(found, asked)
 
 

@@ -20,8 +20,8 @@ from support.decoding import (
     Placed,
     Requests,
     assert_near_truth,
-    in_entries,
     in_pages,
+    in_slots,
     kernel_of,
     requests,
 )
@@ -102,7 +102,7 @@ def placed_in(asked: Requests, kind: str) -> Placed:
     """Returns a KV cache with room for the new rows; K and V in one tensor have strides of their
     own."""
     if kind == "entries":
-        return in_entries(asked)
+        return in_slots(asked)
     if kind == "pads":  # slots in any order, behind padding
         pads, idx = torch.tensor([4, 0, 7]).int(), torch.tensor([2, 3, 0]).int()
         k, v = (t.new_full((4, t.shape[1] + 9, *t.shape[2:]), torch.nan) for t in (asked.k,) * 2)

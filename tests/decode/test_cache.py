@@ -20,8 +20,8 @@ from support.decoding import (
     assert_near_truth,
     assert_right,
     assert_same_bits,
-    in_entries,
     in_pages,
+    in_slots,
     requests,
     run,
 )
@@ -160,7 +160,7 @@ def test_a_page_that_is_nowhere_is_never_read(page: int) -> None:
 @pytest.mark.parametrize("entry", [-1, 3, 1 << 30])
 def test_an_entry_that_is_nowhere_is_never_read(entry: int) -> None:
     asked = requests(PLAIN, (70, 33, 2))
-    placed = replace(in_entries(asked), batch_idx=torch.tensor([0, entry, 2], dtype=torch.int32))
+    placed = replace(in_slots(asked), batch_idx=torch.tensor([0, entry, 2], dtype=torch.int32))
     found = run(PLAIN, asked, placed=placed)
     good = run(PLAIN, asked)
     assert found[0].isfinite().all()
@@ -170,7 +170,7 @@ def test_an_entry_that_is_nowhere_is_never_read(entry: int) -> None:
 @pytest.mark.parametrize("length", [-1, 76, 1 << 30])
 def test_a_wild_length_is_cut_to_the_rows_there_are(length: int) -> None:
     asked = requests(PLAIN, (70, 33), behind=0)
-    placed = in_entries(asked)
+    placed = in_slots(asked)
     wild = replace(placed, seqlens=torch.tensor([length, 33], dtype=torch.int32))
     cut = replace(placed, seqlens=torch.tensor([min(max(length, 0), 70), 33], dtype=torch.int32))
     assert_same_bits(run(PLAIN, asked, placed=wild), run(PLAIN, asked, placed=cut))

@@ -11,7 +11,7 @@ import torch
 import flashsmith
 from flashsmith.ops import decode_calls
 from flashsmith.ops.kv_cache import KVCache
-from support.decoding import PLAIN, Placed, in_entries, in_pages, requests
+from support.decoding import PLAIN, Placed, in_pages, in_slots, requests
 from support.fp8_caches import FP8
 
 HEADS, LENGTHS, N_Q = (8, 1), (90, 64, 7, 0), 33  # 264 packed rows for a KV head
@@ -38,7 +38,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
     return found
 
 
-def given(place: Callable[..., Placed] = in_entries, n_q: int = N_Q, **keywords: Any) -> Given:
+def given(place: Callable[..., Placed] = in_slots, n_q: int = N_Q, **keywords: Any) -> Given:
     """Returns the arguments of a call."""
     torch.manual_seed(0)
     asked = requests(PLAIN, LENGTHS, n_q, HEADS)
@@ -64,7 +64,7 @@ def assert_alike(call: Given, **others: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("place", "what"),
-    [(in_entries, "causal"), (in_entries, "softcap, sinks"), (pages, "full"),
+    [(in_slots, "causal"), (in_slots, "softcap, sinks"), (pages, "full"),
      (pages, "window, alibi")],
 )  # fmt: skip
 def test_the_forward_serves_them(
@@ -75,7 +75,7 @@ def test_the_forward_serves_them(
 
 
 def test_lengths_may_be_left_out(served: list[KVCache]) -> None:
-    for place in (in_entries, pages):
+    for place in (in_slots, pages):
         call = given(place, causal=True)
         for name in ("k_cache", "v_cache"):
             call[name] = call[name].nan_to_num(0.5)
@@ -86,7 +86,7 @@ def test_lengths_may_be_left_out(served: list[KVCache]) -> None:
 
 
 def test_results_are_written_where_they_are_wanted(served: list[KVCache]) -> None:
-    for place in (in_entries, pages):
+    for place in (in_slots, pages):
         call = given(place, causal=True)
         out = torch.empty_like(call["q"])
         o, _ = assert_alike(call | {"out": out}, out=None)

@@ -21,8 +21,8 @@ from support.decoding import (
     Scales,
     assert_near_truth,
     assert_same_bits,
-    in_entries,
     in_pages,
+    in_slots,
     launch_on,
     requests,
 )
@@ -144,7 +144,7 @@ def test_a_small_weight_of_a_large_value_counts_as_much_as_a_large_one_of_a_smal
     exact = replace(asked, q=q, k=small[0].double(), v=small[1].double() * scale[..., None])
     semantics = Semantics(softmax_scale=1.0)
     for splits in (1, 4):
-        placed = in_entries(replace(exact, k=small[0], v=small[1]))
+        placed = in_slots(replace(exact, k=small[0], v=small[1]))
         found = launch_on(SMALL, q, placed, semantics, splits, scales=(None, scale))
         assert_near_truth(found, exact, semantics)
         assert found[0].abs().min() > 0

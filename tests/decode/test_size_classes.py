@@ -12,7 +12,7 @@ from flashsmith.ops import decode_calls
 from flashsmith.problem import size_class
 from flashsmith.reference import Semantics
 from flashsmith.selection.choose import forget_calls
-from support.decoding import PLAIN, Placed, assert_near_truth, in_entries, in_pages, requests
+from support.decoding import PLAIN, Placed, assert_near_truth, in_pages, in_slots, requests
 
 BATCHES = 17, 18
 
@@ -28,7 +28,7 @@ def test_batches_lengths_and_caches_change_from_call_to_call(seed: int) -> None:
         longest = rng.choice((1, 20, 90, 300))
         lengths = tuple(rng.randint(0, longest) for _ in range(rng.choice(BATCHES)))
         asked = requests(PLAIN, lengths, n_q=2, behind=rng.choice((1, 7)))
-        placed = in_pages(asked, 16) if rng.random() < 0.5 else in_entries(asked)
+        placed = in_pages(asked, 16) if rng.random() < 0.5 else in_slots(asked)
         window = rng.choice(((-1, -1), (40, 0)))
         found = flashsmith.decode(
             None, asked.q, placed.k, placed.v, cache_seqlens=placed.seqlens,

@@ -23,8 +23,8 @@ from support.decoding import (
     Requests,
     assert_near_truth,
     assert_same_bits,
-    in_entries,
     in_pages,
+    in_slots,
     requests,
 )
 from support.fp8_caches import Quantised
@@ -108,7 +108,7 @@ def test_a_draft_sees_its_path_and_all_before(
     trees, asked = Trees.random(SIZES, 0), requests(PLAIN, LENGTHS, N_Q, heads)
     mask = written(trees.paths(N_Q), asked.seqlens, trees.sizes)
     semantics = trees.semantics(LENGTHS, N_Q)
-    o, lse = call(asked.q, in_entries(asked), mask, splits=splits)
+    o, lse = call(asked.q, in_slots(asked), mask, splits=splits)
     assert_near_truth((o, lse), asked, semantics)
     # A query without a node sees nothing if its request is only a tree.
     assert not o[3, SIZES[3] :].any()
@@ -148,9 +148,7 @@ def test_windows_and_trees_both_count(window: tuple[int, int]) -> None:
     semantics = trees.semantics(lengths, N_Q, window_size=window, causal=True)
     mask = by_bits(trees.paths(N_Q), asked.seqlens, trees.sizes)
     for splits in (0, 3):
-        found = call(
-            asked.q, in_entries(asked), mask, splits=splits, window_size=window, causal=True
-        )
+        found = call(asked.q, in_slots(asked), mask, splits=splits, window_size=window, causal=True)
         assert_near_truth(found, asked, semantics)
 
 

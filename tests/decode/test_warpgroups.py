@@ -24,8 +24,8 @@ from support.decoding import (
     assert_right,
     assert_same_bits,
     assert_wild_page_is_not_followed,
-    in_entries,
     in_pages,
+    in_slots,
     requests,
     run,
 )
@@ -116,7 +116,7 @@ def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
 
 def test_what_bulk_copies_cannot_bring_is_refused() -> None:
     asked = requests(TWO, (90, 33), n_q=20)
-    whole = in_entries(asked)
+    whole = in_slots(asked)
     apart = torch.zeros(2, 95 * 128 + 8, dtype=asked.k.dtype).as_strided(
         asked.k.shape, (asked.k.stride(0) + 8, *asked.k.stride()[1:])
     )

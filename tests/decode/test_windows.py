@@ -10,7 +10,7 @@ import torch
 
 import flashsmith
 from flashsmith.reference import Semantics
-from support.decoding import PLAIN, assert_near_truth, in_entries, in_pages, requests
+from support.decoding import PLAIN, assert_near_truth, in_pages, in_slots, requests
 from support.new_keys import angles, before, turned
 
 ROWS, QUERIES, HALF = 40, 4, 8
@@ -24,7 +24,7 @@ SIDES = (-1, 0, QUERIES - 2, QUERIES - 1, QUERIES, ROWS - 2, ROWS - 1, ROWS, ROW
 def test_a_window_hides_all_keys_before_it(left: int, queries: int, page_size: int | None) -> None:
     """The window may also hide the first key alone, of a request that fills its rows."""
     asked = requests(PLAIN, (ROWS, ROWS - 1, 3), n_q=queries, behind=0)
-    placed = in_entries(asked) if page_size is None else in_pages(asked, page_size)
+    placed = in_slots(asked) if page_size is None else in_pages(asked, page_size)
     for right in (-1, 0, queries - 1):
         found = flashsmith.decode(
             None, asked.q, placed.k, placed.v, cache_seqlens=placed.seqlens,
@@ -40,7 +40,7 @@ def test_a_window_begins_at_every_distance_from_a_slice(queries: int, right: int
     window. It has one row of the tile, because each query has one head."""
     lengths = range(70, 70 + 2 * PLAIN.B_c)
     asked = requests(PLAIN, lengths, n_q=queries, heads=(1, 1), behind=0)
-    placed = in_entries(asked)
+    placed = in_slots(asked)
     for left in (20, 41):
         found = flashsmith.decode(
             None, asked.q, placed.k, placed.v, cache_seqlens=placed.seqlens,
@@ -80,7 +80,7 @@ def test_queries_are_turned_one_by_one_if_there_is_a_mask_as_the_caller_says(
     places, requests_of = first + torch.arange(QUERIES), torch.arange(2)[:, None]
     k = asked.k.clone()
     k[requests_of, places] = turned(k_new, cos, sin, places, True)
-    placed = in_entries(old) if page_size is None else in_pages(asked, page_size)
+    placed = in_slots(old) if page_size is None else in_pages(asked, page_size)
     table = None if placed.block_table is None else placed.block_table[:, :-1]  # ROWS rows
     for side in SIDES:
         for sides in ((side, -1), (-1, side), (side, side), (ROWS, side)):

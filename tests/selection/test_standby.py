@@ -115,7 +115,7 @@ def test_what_is_built_serves_itself(world: World) -> None:
     assert world.orders == []
 
 
-def test_a_stand_in_serves_where_no_thread_can_be_started(
+def test_a_fallback_serves_where_no_thread_can_be_started(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
@@ -140,7 +140,7 @@ def test_another_serves_until_the_chosen_one_is_there(world: World) -> None:
     world.built.add(KernelId(OTHER))
     assert [at_hand(CHOSEN, FULL, CPU) for _ in range(3)] == [OTHER] * 3
     reason = why_chosen(OTHER, FULL, CPU)
-    assert reason == f"stands in for {CHOSEN}, which is not there yet"
+    assert reason == f"is the fallback of {CHOSEN}, which is not built yet"
     assert not world.forgotten.is_set()
     world.go_on()
     assert world.forgotten.wait(PATIENCE)
@@ -257,7 +257,7 @@ def test_after_a_fork_the_child_builds_for_itself(world: World) -> None:
     wait_for(lambda: bool(world.orders))
 
     def call() -> None:
-        assert world.forgotten.is_set(), "remembered calls would keep the stand-in"
+        assert world.forgotten.is_set(), "remembered calls would keep the fallback"
         world.go_on()
         assert at_hand(CHOSEN, FULL, CPU) == OTHER
         wait_for(lambda: KernelId(CHOSEN) in world.built)
@@ -289,7 +289,7 @@ def test_a_build_that_fails_is_told_and_not_repeated(
         at_hand(CHOSEN, FULL, CPU)
         wait_for(lambda: bool(caplog.messages))
     assert caplog.messages == [
-        f"kernel {CHOSEN} could not be built; a stand-in goes on: no space left"
+        f"kernel {CHOSEN} could not be built; the fallback serves: no space left"
     ]
     assert at_hand(CHOSEN, FULL, CPU) == OTHER
     assert world.orders == [KernelId(CHOSEN)]
@@ -314,7 +314,7 @@ def test_only_what_attention_might_choose_stands_in(world: World, other: KernelI
 
 
 @pytest.mark.usefixtures("on_h200")
-def test_kernels_of_a_table_stand_in_on_its_gpu(world: World) -> None:
+def test_kernels_of_a_table_are_fallbacks_on_its_gpu(world: World) -> None:
     entry = make_entry([LARGE := get_autotuning_kernel_configs([DType.FP16])[3]])
     world.built.add(KernelId(LARGE))
     assert at_hand(CHOSEN, FULL, CUDA) == CHOSEN
@@ -358,7 +358,7 @@ def test_a_capture_loads_nothing(world: World, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 @pytest.mark.usefixtures("on_h200")
-def test_the_settings_say_where_stand_ins_serve(
+def test_the_settings_say_where_fallbacks_serve(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     build: str,

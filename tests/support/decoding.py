@@ -123,7 +123,7 @@ def requests(
     return Requests(q, k, v, tuple(lengths))
 
 
-def in_entries(asked: Requests) -> Placed:
+def in_slots(asked: Requests) -> Placed:
     return Placed(asked.k, asked.v, asked.seqlens)
 
 
@@ -195,7 +195,7 @@ def run(
     **emulated: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns o and lse; the kernel is built if it is missing."""
-    return launch_on(cfg, asked.q, placed or in_entries(asked), semantics, splits, **emulated)
+    return launch_on(cfg, asked.q, placed or in_slots(asked), semantics, splits, **emulated)
 
 
 def launch_on(

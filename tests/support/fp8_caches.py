@@ -16,7 +16,7 @@ from support.decoding import (
     Placed,
     Requests,
     assert_near_truth,
-    in_entries,
+    in_slots,
     launch_on,
     requests,
 )
@@ -47,7 +47,7 @@ class Quantised:
         self, cfg: DecodeKernelConfig, placed: Placed | None = None, *args: Any, **emulated: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         scales = self.k_scale, self.v_scale
-        placed = in_entries(self.stored) if placed is None else placed
+        placed = in_slots(self.stored) if placed is None else placed
         return launch_on(cfg, self.exact.q, placed, *args, scales=scales, **emulated)
 
     def assert_right(

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")  # a stand-in has other bits
+os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")  # a fallback has other bits
 
 import torch
 

@@ -325,7 +325,7 @@ def test_few_queries_over_many_keys_are_noted_with_their_kernel() -> None:
     assert isinstance(kernel.config, DecodeKernelConfig)
 
 
-def test_calls_have_kernels_again_after_stand_ins() -> None:
+def test_calls_have_kernels_again_after_fallbacks() -> None:
     q = torch.randn(1, 3, 1, 64, dtype=torch.float16, requires_grad=True)
     found = []
 

@@ -1,4 +1,4 @@
-"""Stand-ins: an existing kernel serves while the chosen one is being built."""
+"""Fallbacks: an existing kernel serves while the chosen one is being built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from flashsmith.selection.select import gpu_of, remember_reason
 logger = logging.getLogger("flashsmith")
 
 # A capture of a CUDA graph must load nothing, so the switch to the chosen kernel is tried again
-# afterwards. A call that chooses while a build ends may also remember the stand-in.
+# afterwards. A call that chooses while a build ends may also remember the fallback.
 _LATER_SECONDS = 1.0
 # After a build failed, another process that shares the cache may have a compiler that succeeds.
 _LOOK_AGAIN_SECONDS = 60.0
@@ -47,10 +47,10 @@ class _BuildKey(NamedTuple):
 def at_hand(
     config: AttentionKernelConfig, variant: Variant, device: torch.device
 ) -> AttentionKernelConfig:
-    """Returns what to call now: ``config``, or a stand-in while its kernel is in no library.
+    """Returns what to call now: ``config``, or a fallback while its kernel is in no library.
 
     The kernel is then built in the background, and remembered calls are dropped when it is there.
-    Until then, or after its build failed, a call that needs it does not search again. Stand-ins are
+    Until then, or after its build failed, a call that needs it does not search again. Fallbacks are
     kernels that ``attention`` might choose too, so the soak found them right. If there is none, or
     background builds are off, the result is ``config``, and its call waits.
     """
@@ -60,21 +60,23 @@ def at_hand(
     if is_loaded(*wanted):
         return config
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        stand_in = _find_stand_in(wanted, device, loaded_instances(wanted.target))
-        if stand_in is None:
+        fallback = _find_fallback(wanted, device, loaded_instances(wanted.target))
+        if fallback is None:
             return config
         _forget_calls_later()
     else:
-        stand_in = _builds.stand_in_for(wanted)
-        if stand_in is None:
+        fallback = _builds.fallback_for(wanted)
+        if fallback is None:
             if is_at_hand(*wanted):
                 return config
-            stand_in = _find_stand_in(wanted, device, existing_instances(wanted.target))
-            if stand_in is None:
+            fallback = _find_fallback(wanted, device, existing_instances(wanted.target))
+            if fallback is None:
                 return config
-        _builds.order(wanted, stand_in)
-    remember_reason(stand_in, variant, device, f"stands in for {config}, which is not there yet")
-    return stand_in
+        _builds.order(wanted, fallback)
+    remember_reason(
+        fallback, variant, device, f"is the fallback of {config}, which is not built yet"
+    )
+    return fallback
 
 
 def _builds_in_background(device: torch.device) -> bool:
@@ -84,7 +86,7 @@ def _builds_in_background(device: torch.device) -> bool:
     return device.type == "cuda" if asked is None else asked
 
 
-def _find_stand_in(
+def _find_fallback(
     wanted: _BuildKey, device: torch.device, there: set[KernelId]
 ) -> AttentionKernelConfig | None:
     """Returns the kernel of ``there`` that is most similar to the wanted one."""
@@ -128,7 +130,7 @@ def _forget_calls_later() -> None:
 class _Order:
     """The state of a kernel that was ordered."""
 
-    stand_in: AttentionKernelConfig
+    fallback: AttentionKernelConfig
     # The time, in seconds of time.monotonic(), from which on a look-up may succeed: infinity while
     # the kernel waits or is built, minus infinity once it was built.
     worth_a_look: float = math.inf
@@ -151,8 +153,8 @@ class _Builds:
     def had_orders(self) -> bool:
         return bool(self._orders)
 
-    def stand_in_for(self, wanted: _BuildKey) -> AttentionKernelConfig | None:
-        """Returns the stand-in for a kernel that is known to be missing; None: a look-up may
+    def fallback_for(self, wanted: _BuildKey) -> AttentionKernelConfig | None:
+        """Returns the fallback for a kernel that is known to be missing; None: a look-up may
         succeed.
 
         A look-up compares sources and reads the cache, too slow for calls whose lengths always
@@ -161,15 +163,15 @@ class _Builds:
         order = self._orders.get(wanted)
         if order is None or time.monotonic() >= order.worth_a_look:
             return None
-        return order.stand_in
+        return order.fallback
 
-    def order(self, wanted: _BuildKey, stand_in: AttentionKernelConfig) -> None:
+    def order(self, wanted: _BuildKey, fallback: AttentionKernelConfig) -> None:
         """Orders a kernel's build, once, before those that were ordered earlier and still wait."""
         with self._lock:
             order = self._orders.get(wanted)
             if order is None:
                 max_builders = _max_builders()  # raises for a bad setting, before the order
-                self._orders[wanted] = _Order(stand_in)
+                self._orders[wanted] = _Order(fallback)
                 self._waiting.append(wanted)
                 if self._builders < max_builders:
                     self._start_builder()
@@ -180,7 +182,7 @@ class _Builds:
                     self._start_builder()
             elif -math.inf < order.worth_a_look <= time.monotonic():
                 # The build failed, and the caller's look-up did too.
-                order.stand_in = stand_in
+                order.fallback = fallback
                 order.worth_a_look = time.monotonic() + _LOOK_AGAIN_SECONDS
 
     def _start_builder(self) -> None:
@@ -209,7 +211,7 @@ class _Builds:
             build_apart(*wanted)
         except Exception as error:
             logger.warning(
-                "kernel %s could not be built; a stand-in goes on: %s", wanted.instance, error
+                "kernel %s could not be built; the fallback serves: %s", wanted.instance, error
             )
             order.worth_a_look = time.monotonic() + _LOOK_AGAIN_SECONDS
             return

@@ -87,7 +87,7 @@ def run_program(
         print(f"no GPU of compute capability {'.'.join(map(str, benchmark.needs))}")
         return 0
     runner = Runner(device, arguments.repeats, arguments.milliseconds)
-    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure no stand-in
+    os.environ.update({settings.BACKGROUND_BUILD.name: "off"})  # measure no fallback
     torch.manual_seed(0)
     return _measure(benchmark, cases, runner, arguments.out / f"{benchmark.name}.csv")
 
