@@ -119,7 +119,7 @@ def test_the_page_of_8_bits_says_what_the_page_of_performance_says() -> None:
 # These fractions in words are no results, but arithmetic or descriptions of parts.
 NO_RESULTS = {
     "disassembler takes about a fifth of the compiler's time",
-    "take half the time of those of 16 bits",  # of the tensor cores
+    "take half the time of 16-bit products",  # on the tensor cores
     "twice the error of the same computation",  # a tolerance
     "more queries than a quarter of the keys",
     "let a third block in",
