@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation import BaseStreamer
 
 import flashsmith
 from flashsmith import settings
 from flashsmith.integrations.transformers import register
+from flashsmith.lab.bench.llama import random_llama
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 COLUMNS = (
@@ -135,20 +135,9 @@ class Generation:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=1000,
-            hidden_size=sizes.heads * sizes.d_head,
-            intermediate_size=2 * sizes.heads * sizes.d_head,
-            num_hidden_layers=sizes.layers,
-            num_attention_heads=sizes.heads,
-            num_key_value_heads=sizes.heads_kv,
-            head_dim=sizes.d_head,
-            pad_token_id=0,
-            initializer_range=(sizes.heads * sizes.d_head) ** -0.5,  # so that attention matters
-        )
-        self.model = LlamaForCausalLM(config).to(sizes.device, torch.bfloat16).eval()
+        self.model = random_llama(sizes, pad_token_id=0).eval()
         shape = sizes.batch, sizes.prompt
-        self.prompt = torch.randint(1, config.vocab_size, shape, device=sizes.device)
+        self.prompt = torch.randint(1, self.model.config.vocab_size, shape, device=sizes.device)
         places = torch.arange(sizes.prompt, device=sizes.device)
         padding = torch.arange(sizes.batch, device=sizes.device)[:, None] * sizes.prompt // 8
         self.mask = (places >= padding).long()

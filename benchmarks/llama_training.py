@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from flashsmith.integrations.transformers import register
+from flashsmith.lab.bench.llama import random_llama
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 SDPA = "sdpa"
@@ -56,20 +56,9 @@ class Training:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         torch.manual_seed(0)
-        width = sizes.heads * sizes.d_head
-        config = LlamaConfig(
-            vocab_size=1000,
-            hidden_size=width,
-            intermediate_size=2 * width,
-            num_hidden_layers=sizes.layers,
-            num_attention_heads=sizes.heads,
-            num_key_value_heads=sizes.heads_kv,
-            head_dim=sizes.d_head,
-            initializer_range=width**-0.5,  # so that attention matters
-        )
-        self.model = LlamaForCausalLM(config).to(sizes.device, torch.bfloat16)
+        self.model = random_llama(sizes)
         shape = sizes.batch, sizes.length
-        self.tokens = torch.randint(1, config.vocab_size, shape, device=sizes.device)
+        self.tokens = torch.randint(1, self.model.config.vocab_size, shape, device=sizes.device)
 
     def milliseconds_by(self, attention: str) -> float:
         """Returns the milliseconds of one step, from an idle GPU to an idle GPU."""
