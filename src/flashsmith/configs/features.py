@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -81,6 +81,23 @@ def warn_of_former_name(former: str, name: str) -> None:
     """Warns the caller of the function that read a name that the name is deprecated."""
     text = f"{former!r} is called {name!r} now; the former name goes in the next minor version"
     warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+def former_names(module: Mapping[str, object], **names: str) -> Callable[[str], object]:
+    """Returns a module's ``__getattr__`` that reads former names, with a DeprecationWarning.
+
+    Args:
+        module: The module's globals.
+        names: Former name = name.
+    """
+
+    def read(former: str) -> object:
+        if former not in names:
+            raise AttributeError(f"module {module['__name__']!r} has no attribute {former!r}")
+        warn_of_former_name(former, names[former])
+        return module[names[former]]
+
+    return read
 
 
 def formerly(**names: str) -> Callable[[type[C]], type[C]]:

@@ -1,6 +1,6 @@
 """The reference that kernels are checked against, and how a result is compared with it."""
 
-from flashsmith.configs.features import warn_of_former_name
+from flashsmith.configs.features import former_names
 from flashsmith.reference.attention import (
     attention_with_rounded_weights,
     lse_tolerance,
@@ -45,12 +45,4 @@ __all__ = [
     "score_range",
 ]
 
-
-_FORMER = {"Gradients": "ReferenceGradients"}
-
-
-def __getattr__(name: str) -> object:
-    if (today := _FORMER.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn_of_former_name(name, today)
-    return globals()[today]
+__getattr__ = former_names(globals(), Gradients="ReferenceGradients")

@@ -1,6 +1,6 @@
 """Shared library -> callable kernels: load, look up, launch. The layer knows no framework."""
 
-from flashsmith.configs.features import warn_of_former_name
+from flashsmith.configs.features import former_names
 from flashsmith.runtime.call_args import CallArgs
 from flashsmith.runtime.decoding import AppendArguments, DecodeKernel, DecodeTensors, Splitting
 from flashsmith.runtime.emulation import Emulation, Site, emulation
@@ -36,12 +36,4 @@ __all__ = [
     "loaded_instances",
 ]
 
-
-_FORMER = {"Extras": "CallArgs"}
-
-
-def __getattr__(name: str) -> object:
-    if (today := _FORMER.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn_of_former_name(name, today)
-    return globals()[today]
+__getattr__ = former_names(globals(), Extras="CallArgs")
