@@ -29,8 +29,8 @@ from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, tensors_of
 from flashsmith.runtime import GradientTensors
 
-# These follow the tensors and ``return_lse``. No argument is keyword-only, because torch registers
-# no gradients of such tensors.
+# These arguments follow the tensors and ``return_lse``. None is keyword-only, because torch
+# registers no gradients of such tensors.
 _ARGUMENTS = (
     "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? bias=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "

@@ -23,7 +23,8 @@ class BackwardTiles(NamedTuple):
     persistent: bool = False
 
 
-# These were the fastest for each d_head in a skeleton of the main loop (docs/log/backward.md).
+# These tiles were the fastest for each d_head in a skeleton of the main loop
+# (docs/log/backward.md).
 _HEURISTIC = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),

@@ -45,7 +45,7 @@ class Sm90Tiles(NamedTuple):
     ping_pong_until_exp: bool = False
 
 
-# These were the fastest of each d_head for some shape, or close (docs/log/sm90-forward.md).
+# These tiles were the fastest of each d_head for some shape, or close (docs/log/sm90-forward.md).
 _TUNING_TILES = {
     64: (
         Sm90Tiles(4, 64, 6, Q_steps_in_registers=0, ping_pong=True),
@@ -81,8 +81,8 @@ _TUNING_TILES = {
         Sm90Tiles(2, 64, 2, Q_steps_in_registers=8, ping_pong=True, overlap_tiles=False),
     ),
 }
-# These were the fastest, or close, for grids that do not fill the GPU, with a block for each tile.
-# The heuristic takes the first.
+# These tiles were the fastest, or close, for grids that do not fill the GPU, with a block for each
+# tile. The heuristic takes the first.
 _SMALL_TILES = {
     64: (
         Sm90Tiles(1, 64, 2, Q_steps_in_registers=0, ping_pong=False),
@@ -112,7 +112,7 @@ _SMALL_TILES = {
 _HEADS_PER_GROUP = (0, 16, 32, 64)
 _HEADS_PER_SMALL_GROUP = (0, 16)
 
-# These serve middling lengths well for each d_head.
+# These tiles serve middling lengths well for each d_head.
 _HEURISTIC_TILES = {
     64: Sm90Tiles(4, 64, 4, Q_steps_in_registers=0, ping_pong=True),
     96: Sm90Tiles(2, 128, 2, Q_steps_in_registers=6, ping_pong=False),

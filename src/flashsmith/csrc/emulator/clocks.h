@@ -46,8 +46,8 @@ class Clocks {
   unsigned store(unsigned warp) const { return 4 * warps_ + groups_ + warp; }
   unsigned add_barrier();  // returns its component; throws a Problem if there are too many
 
-  // These are indexed by component: they return the epoch up to which accesses are ordered before
-  // what the warp does now, or what a lane of it does alone.
+  // The following functions, indexed by component, return the epoch up to which accesses are
+  // ordered before what the warp does now, or what a lane of it does alone.
   const uint32_t *seen(unsigned warp) const { return &seen_[size_t{warp} * size_]; }
   const uint32_t *seen(unsigned warp, unsigned lane);
   uint32_t now(unsigned warp) const { return warps_state_[warp].epoch; }
@@ -69,7 +69,7 @@ class Clocks {
   // A clock that travels with a synchronisation object: arrivals publish it, and waiters learn it.
   using Published = std::vector<uint32_t>;
 
-  // These synchronise the warp as a whole.
+  // The following functions synchronise the warp as a whole.
   void synchronise(unsigned warp);
   void release(unsigned warp, Published &published);
   void acquire(unsigned warp, const Published &published);
@@ -78,7 +78,7 @@ class Clocks {
     if (warps_state_[warp].ahead == ~0u) settle_all(warp);
   }
 
-  // These synchronise one lane of the warp.
+  // The following functions synchronise one lane of the warp.
   uint32_t release(unsigned warp, unsigned lane, Published &published);  // ends an epoch
   void acquire(unsigned warp, unsigned lane, const Published &published);
   void acquire(unsigned warp, unsigned lane, unsigned component, uint32_t epoch);

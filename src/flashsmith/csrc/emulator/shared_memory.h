@@ -52,8 +52,8 @@ class SharedMemory {
   // Returns the same for a size that is no power of two.
   uint32_t offset(const void *address, size_t bytes, unsigned alignment, unsigned lane) const;
 
-  // These check that `bytes` at each offset are ordered after the accesses that they conflict with,
-  // and record the access.
+  // The following functions check that `bytes` at each offset are ordered after the accesses that
+  // they conflict with, and record the access.
   void read(const Access &access, const Offsets &offsets, unsigned bytes);
   void write(const Access &access, const Offsets &offsets, unsigned bytes);
   void begin_copy(const Access &access, const Offsets &offsets, unsigned bytes);  // poisons
@@ -62,11 +62,11 @@ class SharedMemory {
   void land_copy(const Access &access, unsigned lane, uint32_t offset, const void *source,
                  unsigned bytes);
 
-  // These do the same for a lane that acts alone.
+  // The following functions do the same for a lane that acts alone.
   void read_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
   void write_alone(const Access &access, unsigned lane, uint32_t offset, unsigned bytes);
 
-  // These do the same for the async proxy; sizes are multiples of 4 bytes.
+  // The following functions do the same for the async proxy; sizes are multiples of 4 bytes.
   void read(const AsyncAccess &access, uint32_t offset, unsigned bytes);
   void begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);  // poisons
   void land_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes);   // only the shadow

@@ -80,8 +80,8 @@ class BackwardTensors {
   bool are_new_ = false;
 };
 
-// These return the blocks of kStatisticsRows rows of q: in one batch entry of the tensors; and in
-// all entries, with one more for each sequence if sequences are packed.
+// The following functions return the blocks of kStatisticsRows rows of q: in one batch entry of the
+// tensors; and in all entries, with one more for each sequence if sequences are packed.
 int n_statistics_blocks(const ForwardTensors &tensors);
 int64_t all_statistics_blocks(const ForwardTensors &tensors);
 

@@ -69,7 +69,7 @@ class DecodeTensors {
 
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
-  // These return the caller's names for the cache, and for the lengths in it.
+  // The following functions return the caller's names for the cache, and for the lengths in it.
   const char *k_name() const { return table_[place("k_cache")].name; }
   const char *v_name() const { return table_[place("v_cache")].name; }
   const char *lengths_name() const {
@@ -140,7 +140,7 @@ constexpr int kTokenScaleRank = 3;
 // Returns the layout of a cache's per-token scales, if it has them.
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
-// These return the number of slots for partial results, and the bytes of a slot.
+// The following functions return the number of slots for partial results, and the bytes of a slot.
 int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks);
 int64_t slot_bytes(const TileSizes &tiles);
 

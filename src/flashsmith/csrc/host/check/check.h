@@ -1,5 +1,6 @@
-// These check whether a kernel takes the caller's tensors. If not, a ValueError or TypeError names
-// the first tensor that it does not take, what was passed, and what is supported.
+// The following functions check whether a kernel takes the caller's tensors. If not, a ValueError
+// or TypeError names the first tensor that it does not take, what was passed, and what is
+// supported.
 #pragma once
 
 #include "host/args/forward.h"

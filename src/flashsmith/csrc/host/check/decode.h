@@ -1,4 +1,4 @@
-// These check whether decode and append kernels take the caller's tensors.
+// The following functions check whether decode and append kernels take the caller's tensors.
 #pragma once
 
 #include "host/args/append.h"

@@ -29,8 +29,8 @@ class Sm90SplitBackward final : public BackwardKernel {
             .shared_memory_bytes = shared_memory};
   }
 
-  // These return the tiles of a head: blocks of queries, with a tile for each warpgroup; and blocks
-  // of keys, in whole clusters.
+  // The following functions return the tiles of a head: blocks of queries, with a tile for each
+  // warpgroup; and blocks of keys, in whole clusters.
   int query_tiles(const ForwardProblem &problem) const {
     const int rows = config_.n_warpgroups * config_.B_r;
     return (problem.seq_len_q + rows - 1) / rows;

@@ -49,8 +49,8 @@ inline constexpr std::array kFieldNames = {
     "rng_state",    "q_scale",       "k_scale",     "v_scale"};
 static_assert(kFieldNames.size() == static_cast<size_t>(Field::v_scale) + 1);
 
-// These return a value of their type, or none: a bool is no number, and a number of another type is
-// no float.
+// The following functions return a value of their type, or none: a bool is no number, and a number
+// of another type is no float.
 std::optional<tvm::ffi::TensorView> tensor_of(tvm::ffi::AnyView given);
 std::optional<double> number_of(tvm::ffi::AnyView given);
 std::optional<int64_t> integer_of(tvm::ffi::AnyView given);
@@ -95,8 +95,8 @@ struct ResolvedSpec {
                                         const tvm::ffi::TensorView &k);
 };
 
-// These write a call's extras, in order, or the numbers among them, to `to`, and return the place
-// behind them.
+// The following functions write a call's extras, in order, or the numbers among them, to `to`, and
+// return the place behind them.
 tvm::ffi::AnyView *put_extras(const Spec &spec, const Numbers &numbers, tvm::ffi::AnyView *to);
 tvm::ffi::AnyView *put_numbers(const Numbers &numbers, tvm::ffi::AnyView *to);
 

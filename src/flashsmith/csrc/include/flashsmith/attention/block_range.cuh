@@ -49,9 +49,9 @@ struct JoinedRanges {
   }
 };
 
-// These two narrow the blocks of the rows from `row` to before `row_end` to the user's key ranges:
-// ranged_end returns one past the last block, at most `end`, and ranged_begin the first block, at
-// least `begin`. One block always remains.
+// The following two functions narrow the blocks of the rows from `row` to before `row_end` to the
+// user's key ranges: ranged_end returns one past the last block, at most `end`, and ranged_begin
+// the first block, at least `begin`. One block always remains.
 template <typename Traits>
 FLASHSMITH_DEVICE int ranged_end(const ProblemArgs &problem, const Head &head, int row, int row_end,
                                  int end) {

@@ -35,7 +35,7 @@ FLASHSMITH_HOST_DEVICE constexpr int column_of(int element) {
   return element / 4 * 8 + element % 2;
 }
 
-// These return a lane's first row and first column in the tile.
+// The following functions return a lane's first row and first column in the tile.
 FLASHSMITH_DEVICE int first_row(int lane) { return lane / kLanesPerRow; }
 FLASHSMITH_DEVICE int first_column(int lane) { return lane % kLanesPerRow * 2; }
 

@@ -55,7 +55,8 @@ struct KeySplit {
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
               "the host has room for what a kernel that combines is told");
 
-// These divide numbers that are not negative. Divisors are mostly 1, which saves the division.
+// The following functions divide numbers that are not negative. Divisors are mostly 1, which saves
+// the division.
 FLASHSMITH_DEVICE int quotient(int value, int divisor) {
   if (divisor == 1) return value;
   return static_cast<int>(static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor));

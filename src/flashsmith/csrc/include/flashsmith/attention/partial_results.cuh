@@ -137,8 +137,8 @@ class PartialResults {
 
   FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return rows_; }
 
-  // These return the addresses of a slot's elements of a row, from a column on, and of the row's
-  // statistics.
+  // The following functions return the addresses of a slot's elements of a row, from a column on,
+  // and of the row's statistics.
   FLASHSMITH_DEVICE float *elements(int slot, int row, int column) const {
     const int64_t rows = static_cast<int64_t>(slot) * Traits::B_r + row;
     return problem_.split.partial_O + rows * Traits::d_head + column;

@@ -90,7 +90,8 @@ FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
   return {Q_block, head - batch * problem.n_heads, batch};
 }
 
-// These return the first row, and one past the last row, of the tiles in the cluster of a tile.
+// The following functions return the first row, and one past the last row, of the tiles in the
+// cluster of a tile.
 template <typename Traits>
 FLASHSMITH_DEVICE int tile_row_begin(const WorkTile &tile) {
   return tile.Q_block / Traits::cluster_size * Traits::cluster_size * Traits::B_r;

@@ -86,9 +86,9 @@ FLASHSMITH_DEVICE int32_t bitwise_right_shift(int32_t x, int32_t count) {
 
 // ---- distances ----
 
-// These return the distance of a key behind a position, or ahead of it: to_float of the difference,
-// with one conversion for a lane's row and one addition for each key. Beyond 2^24 it is rounded
-// twice.
+// The following functions return the distance of a key behind a position, or ahead of it: to_float
+// of the difference, with one conversion for a lane's row and one addition for each key. Beyond
+// 2^24 it is rounded twice.
 FLASHSMITH_DEVICE float keys_behind(int32_t place, const Key &key) {
   return static_cast<float>(sub(place, key.first)) - static_cast<float>(key.column);
 }
@@ -98,7 +98,7 @@ FLASHSMITH_DEVICE float keys_ahead(const Key &key, int32_t place) {
 
 // ---- integers and floats ----
 
-// These return NaN if an argument is NaN.
+// The following functions return NaN if an argument is NaN.
 template <typename T>
 FLASHSMITH_DEVICE T minimum(T a, T b) {
   return a != a || a < b ? a : b;

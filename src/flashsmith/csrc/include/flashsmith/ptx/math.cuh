@@ -55,7 +55,7 @@ FLASHSMITH_DEVICE float tanh_approx(float x) {
 #endif
 }
 
-// These reinterpret a number as bits, and bits as a number.
+// The following functions reinterpret a number as bits, and bits as a number.
 FLASHSMITH_HOST_DEVICE uint32_t float_bits(float value) {
   return __builtin_bit_cast(uint32_t, value);
 }

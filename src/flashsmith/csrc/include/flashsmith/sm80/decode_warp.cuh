@@ -82,7 +82,8 @@ class DecodeWarp {
 
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   static FLASHSMITH_DEVICE int team() { return ptx::thread_index() / Traits::team_threads; }
-  // These return the first row of the work tile that this warp has, and a row of the lane.
+  // The following functions return the first row of the work tile that this warp has, and a row of
+  // the lane.
   static FLASHSMITH_DEVICE int warp_row() {
     return ptx::thread_index() / kWarpSize % Traits::row_warps * kRowsOfWarp;
   }

@@ -91,7 +91,7 @@ class ForwardBlock {
   FLASHSMITH_DEVICE KVLoader loader(int offset, const void *tensor, const TensorStrides &strides,
                                     int row_elements) const {
     const int n_heads = args_.problem.n_heads, n_heads_kv = args_.problem.n_heads_kv;
-    // These are two divisions before the first load can start: most problems need none.
+    // These two divisions would delay the first load, and most problems need neither.
     const int head = n_heads == n_heads_kv ? tile_.head : tile_.head / (n_heads / n_heads_kv);
     const RowOffset place = sequence_.keys();
     const int64_t first_key = static_cast<int64_t>(end_ - 1) * B_c + place.row;

@@ -28,10 +28,10 @@ struct SmemTile {
     return row * kRowBytes + column * kChunkBytes;
   }
 
-  // These return the offset of the chunk that this lane addresses for ldmatrix.x4 in the 16x16
-  // fragment at (0, 0). The four 8x8 matrices come in the order in which mma needs its registers:
-  // for Q and V left half, then right; for K, whose rows are the columns of S, upper half, then
-  // lower.
+  // The following functions return the offset of the chunk that this lane addresses for ldmatrix.x4
+  // in the 16x16 fragment at (0, 0). The four 8x8 matrices come in the order in which mma needs its
+  // registers: for Q and V left half, then right; for K, whose rows are the columns of S, upper
+  // half, then lower.
   static FLASHSMITH_DEVICE int lane_offset(int lane) { return offset(lane % 16, lane / 16); }
   static FLASHSMITH_DEVICE int K_lane_offset(int lane) {
     return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);

@@ -65,14 +65,14 @@ class SumsBackwardBlock {
   }
 
  private:
-  // These are recomputed, so that nothing derived from them stays in a register: the loop has none
-  // to spare.
+  // The following indices are recomputed, so that nothing derived from them stays in a register:
+  // the loop has none to spare.
   static FLASHSMITH_DEVICE int thread() { return ptx::recomputed(ptx::thread_index()); }
   static FLASHSMITH_DEVICE int lane() { return thread() % kWarpSize; }
   static FLASHSMITH_DEVICE int warp() { return thread() / kWarpSize; }
 
-  // These return the offset that this lane addresses in the first fragment of a tile: see
-  // backward_gemm.cuh.
+  // The following functions return the offset that this lane addresses in the first fragment of a
+  // tile: see backward_gemm.cuh.
   static FLASHSMITH_DEVICE int rows_offset() { return Tile::K_lane_offset(lane()); }
   static FLASHSMITH_DEVICE int columns_offset() { return Tile::lane_offset(lane()); }
 
@@ -91,7 +91,8 @@ class SumsBackwardBlock {
     return warp() % Traits::column_groups * kQueries;
   }
 
-  // These return the offsets in shared memory of a turn's Q, dO and statistics, and of its dS.
+  // The following functions return the offsets in shared memory of a turn's Q, dO and statistics,
+  // and of its dS.
   static FLASHSMITH_DEVICE int stage_of(int turn) {
     return Traits::stages_offset + (kTwoStages ? turn * Traits::stage_bytes : 0);
   }

@@ -10,7 +10,7 @@ namespace flashsmith::sm90 {
 
 template <typename Traits>
 struct BackwardBarriers {
-  // These guard a stage of Q with its statistics, and a stage of dO.
+  // The following barriers guard a stage of Q with its statistics, and a stage of dO.
   static FLASHSMITH_DEVICE BufferBarriers Q(int stage) { return pair(kQ + stage); }
   static FLASHSMITH_DEVICE BufferBarriers dO(int stage) { return pair(kDO + stage); }
   // This guards dS of a block. Full: all warpgroups have written it; empty: the warps that compute

@@ -30,7 +30,8 @@ class DrawnTiles {
   FLASHSMITH_DEVICE explicit DrawnTiles(const Sm90BackwardKernelArgs &args)
       : args_(args.gradient) {}
 
-  // These return the first index and the next one; an index beyond the last tile is the end.
+  // The following functions return the first index and the next one; an index beyond the last tile
+  // is the end.
   FLASHSMITH_DEVICE int first() {
     if constexpr (!kDrawsAll) return ptx::block_index_x();
     return tell(args_.queue == nullptr ? ptx::block_index_x() : draw());

@@ -65,8 +65,8 @@ template <typename Traits>
 struct dKdVBarriers {
   using Memory = dKdVMemory<Traits>;
 
-  // These guard a stage of Q with its statistics, and a stage of dO. Full: the producers of the
-  // cluster have filled it; empty: all warps of the cluster have finished with it.
+  // The following barriers guard a stage of Q with its statistics, and a stage of dO. Full: the
+  // producers of the cluster have filled it; empty: all warps of the cluster have finished with it.
   static FLASHSMITH_DEVICE BufferBarriers Q(int stage) {
     return barriers_at(Memory::barriers, stage);
   }

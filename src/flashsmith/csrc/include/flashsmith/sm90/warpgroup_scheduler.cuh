@@ -45,8 +45,8 @@ class WarpgroupScheduler {
     if constexpr (kTakeTurns) ptx::named_barrier_arrive(next_turn(), kThreads);
   }
 
-  // These pass a turn in the forward's loop: when both products have been issued, or, with
-  // kUntilExp, when the first row's reference is known.
+  // The following functions pass a turn in the forward's loop: when both products have been issued,
+  // or, with kUntilExp, when the first row's reference is known.
   FLASHSMITH_DEVICE void pass_when_issued() const {
     if constexpr (!kUntilExp) pass();
   }
