@@ -1,9 +1,8 @@
-"""`flashsmith build`: kernels -> one library in the cache."""
+"""`flashsmith build`: kernels -> modules in the cache."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +15,14 @@ from flashsmith.cli.tables import Stopwatch, note, print_json
 from flashsmith.configs import KernelId
 from flashsmith.jit import (
     COMPILE_COMMANDS,
+    KernelCache,
+    Module,
     Target,
-    build_library,
+    build_kernels,
     compile_commands,
     default_jobs,
     show_progress,
+    why_not_linted,
 )
 from flashsmith.lab.commands.build import choose_target, plan_for_attention
 from flashsmith.lab.commands.files import check_output, write_whole
@@ -89,7 +91,7 @@ def build(
     editor_folder: _EditorFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build kernels into a library; show the registers, spills and shared memory of each."""
+    """Build kernels; show the registers, spills and shared memory of each."""
     if for_attention and kernels:
         raise ValueError("--for-attention says which kernels; leave out --kernels")
     masks = masks or ("full,causal" if for_attention else "full")
@@ -106,17 +108,12 @@ def build(
         plan = {choose_target(target, arch or [], gpus, note): instances}
     jobs = jobs or default_jobs()
     watch = Stopwatch()
-    libraries, rows = [], []
-    not_linted: Counter[str] = Counter()  # reason -> kernels
+    modules: list[Module] = []
     for chosen, wanted in plan.items():
         note(f"{len(wanted)} kernels for {chosen.name}, {jobs} compilers at a time")
         with show_progress() as progress:
-            library = build_library(wanted, chosen, jobs=jobs, progress=progress, force=force)
-        libraries.append(library.path)
-        not_linted.update(library.not_linted)
-        # A cached library may hold more kernels than the request.
-        names = {instance.name for instance in wanted}
-        rows += [row for row in built_rows(library) if row["kernel"] in names]
+            modules += build_kernels(wanted, chosen, jobs=jobs, progress=progress, force=force)
+    rows, not_linted = built_rows(modules), why_not_linted(modules)
     if editor_folder is not None:
         write_compile_commands(editor_folder, plan)
     if as_json:
@@ -124,7 +121,7 @@ def build(
             {
                 "target": next(iter(plan)).kind,
                 "archs": [arch for chosen in plan for arch in chosen.archs],
-                "libraries": libraries,
+                "cache": KernelCache().root,
                 "seconds": watch.seconds,
                 "not_linted": not_linted,
                 "kernels": rows,
@@ -134,11 +131,11 @@ def build(
     print_built(rows)
     for reason, count in not_linted.items():
         note(f"the machine code of {count} kernels was not linted: {reason}; then build --force")
-    note(f"{watch.seconds} s; in {', '.join(map(str, libraries))}")
+    note(f"{watch.seconds} s; in {KernelCache().root}")
 
 
 def write_compile_commands(folder: Path, built: Mapping[Target, Iterable[KernelId]]) -> None:
-    """Writes the commands that compiled the files of these libraries into ``folder``."""
+    """Writes the commands that compiled these kernels and the host library into ``folder``."""
     entries = [
         entry for target, wanted in built.items() for entry in compile_commands(wanted, target)
     ]

@@ -1,4 +1,4 @@
-"""Kernels of built libraries, as rows of a table."""
+"""Built kernels, as rows of a table."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 from flashsmith.cli.tables import print_table
 from flashsmith.configs import DType
-from flashsmith.jit import KernelResources, Library
+from flashsmith.jit import KernelResources, Module
 
 
-def built_rows(library: Library) -> list[dict[str, Any]]:
-    """Returns one row for each kernel and architecture; ptxas figures are None for the emulator."""
+def built_rows(modules: Iterable[Module]) -> list[dict[str, Any]]:
+    """Returns one row for each function of each module; ptxas figures are None for the emulator."""
     return [
         {
-            "kernel": kernel["name"],
-            "dtype": str(DType(kernel["config"]["dtype"])),
-            "d_head": kernel["config"]["d_head"],
-            "target": library.target.kind,
+            "kernel": module.name,
+            "dtype": str(DType(module.manifest["config"]["dtype"])),
+            "d_head": module.manifest["config"]["d_head"],
+            "target": module.target.kind,
             "arch": used.arch if used else None,
             "registers": used.registers if used else None,
             "spilled_bytes": used.spilled if used else None,
-            "shared_bytes": kernel["dynamic_shared_bytes"] + (used.shared if used else 0),
-            "library": str(library.path),
+            "shared_bytes": module.manifest["dynamic_shared_bytes"] + (used.shared if used else 0),
+            "module": str(module.path),
         }
-        for kernel in library.kernels.values()
-        for used in _resources(kernel)
+        for module in modules
+        for used in _functions(module)
     ]
 
 
-def _resources(kernel: dict[str, Any]) -> Sequence[KernelResources | None]:
-    return [KernelResources(**figures) for figures in kernel["resources"]] or [None]
+def _functions(module: Module) -> Sequence[KernelResources | None]:
+    return module.resources or [None]
 
 
 def print_built(rows: Iterable[dict[str, Any]]) -> None:

@@ -40,7 +40,7 @@ def clear(
     cache.check()
     entries = [
         entry
-        for folder in (cache.libraries, cache.objects, cache.failed)
+        for folder in (cache.kernels, cache.hosts, cache.objects, cache.failed)
         for entry in cache.entries(folder)
     ]
     freed = folder_bytes(cache.root)

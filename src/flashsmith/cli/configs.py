@@ -20,7 +20,7 @@ from flashsmith.cli.options import (
 from flashsmith.cli.tables import note, print_json, print_table
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelConfig
 from flashsmith.configs.registry import FORWARD, family_of
-from flashsmith.jit import KernelCache, list_libraries
+from flashsmith.jit import KernelCache, list_modules
 from flashsmith.lab.commands.request import Request
 
 
@@ -110,7 +110,7 @@ def _as_dict(config: KernelConfig, problems: list[str]) -> dict[str, Any]:
 
 
 def _list_built(request: Request, as_json: bool) -> None:
-    rows = [row for library in list_libraries() for row in built_rows(library)]
+    rows = built_rows(list_modules())
     if request.words:
         chosen = {str(kernel) for kernel in request.instances(forward_only=False)}
         rows = [row for row in rows if row["kernel"] in chosen]

@@ -21,7 +21,7 @@ from flashsmith.jit import (
     find_cxx,
     find_ninja,
     find_tvm_ffi,
-    list_libraries,
+    list_modules,
 )
 from flashsmith.jit.disassembler import find_cuobjdump
 from flashsmith.jit.toolchain import require_cxx20
@@ -173,7 +173,7 @@ def _check_safetensors() -> Check:
 
 def _check_cache() -> str:
     cache = KernelCache()
-    libraries = len(list_libraries())  # raises if the folder is not safe to load from
+    modules = len(list_modules())  # raises if the folder is not safe to load from
     existing = cache.root
     while not existing.exists():
         existing = existing.parent
@@ -183,7 +183,7 @@ def _check_cache() -> str:
         )
     if existing != cache.root:
         return f"{cache.root}, which the first build makes"
-    return f"{cache.root}, {libraries} libraries, {folder_bytes(cache.root) / 1e6:.1f} MB"
+    return f"{cache.root}, {modules} kernels, {folder_bytes(cache.root) / 1e6:.1f} MB"
 
 
 def _check_setting(setting: settings.Setting[object]) -> Check:

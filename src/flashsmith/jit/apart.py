@@ -14,7 +14,7 @@ from typing import Literal
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance
 from flashsmith.errors import BuildError
 from flashsmith.jit.attached import attached, is_python
-from flashsmith.jit.library import build_library
+from flashsmith.jit.build import build_kernels
 from flashsmith.jit.target import Target
 
 # The other process imports from the same folders as this one.
@@ -28,7 +28,7 @@ build_ordered(**order)
 
 
 def build_apart(instance: KernelId, target: Target) -> None:
-    """Builds a library of the kernel into the cache, with one compiler at a time.
+    """Builds the kernel into the cache, with one compiler at a time.
 
     If sys.executable is not Python, the build runs in this process. The other process ends with the
     calling thread.
@@ -37,7 +37,7 @@ def build_apart(instance: KernelId, target: Target) -> None:
         BuildError: The build failed; the message says why.
     """
     if not is_python(sys.executable):
-        build_library([instance], target, jobs=1)
+        build_kernels([instance], target, jobs=1)
         return
     order = {
         "name": instance.name,
@@ -57,6 +57,6 @@ def build_ordered(name: str, kind: Literal["cuda", "emulator"], archs: list[str]
     """Builds in the other process, and ends it with the reason if the build fails."""
     try:
         target = Target(kind, tuple(archs))
-        build_library([parse_kernel_name_into_instance(name)], target, jobs=1)
+        build_kernels([parse_kernel_name_into_instance(name)], target, jobs=1)
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {error}")

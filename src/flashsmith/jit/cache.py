@@ -35,15 +35,16 @@ _OLD_SECONDS = 24 * 3600
 class KernelCache:
     """Compiled kernels under one folder::
 
-        objects/<name>-<hash>/    one compiled translation unit
-        libraries/<name>-<hash>/  one shared library
+        kernels/<slug>-<hash>/    the module of one kernel, for one architecture or the emulator
+        hosts/host-<hash>/        the host library
+        objects/<name>-<hash>/    one compiled file of the host library
         staging/                  builds in progress; nothing is ever loaded from here
         locks/                    one file per entry that is or was being built
         mods/<hash>.txt           what a kernel computes that was generated from Python functions
         failed/                   sources and logs of the last failures, for reading
 
     An entry is a folder that appears by one rename. Its manifest holds the whole key, and the size
-    and hash of the object or library. An entry that does not agree with its manifest, or whose name
+    and hash of its file. An entry that does not agree with its manifest, or whose name
     belongs to another key, counts as absent. Code is loaded from here, so a folder that another
     user owns or can write is refused.
     """
@@ -55,8 +56,9 @@ class KernelCache:
                 f"the path of the kernel cache {str(self.root)!r} has a line break or bytes that "
                 "are no UTF-8, which no compiler is given; set FLASHSMITH_CACHE_DIR to another"
             )
+        self.kernels = self.root / "kernels"
+        self.hosts = self.root / "hosts"
         self.objects = self.root / "objects"
-        self.libraries = self.root / "libraries"
         self.failed = self.root / "failed"
         self._staging = self.root / "staging"
         self._locks = self.root / "locks"
@@ -65,7 +67,7 @@ class KernelCache:
     def check(self) -> None:
         """Raises CacheError if the cache exists and another user owns it or can write it, or if it
         cannot be read."""
-        for folder in (self.root, self.objects, self.libraries, self._staging):
+        for folder in (self.root, self.kernels, self.hosts, self.objects, self._staging):
             try:
                 status = folder.stat()
             except FileNotFoundError:
@@ -102,17 +104,22 @@ class KernelCache:
         """Creates missing folders. Raises CacheError if one cannot be created."""
         self.check()
         with self.disk_errors():
-            for folder in (self.root, self.objects, self.libraries, self.failed, self._staging,
-                           self._locks):  # fmt: skip
+            for folder in (self.root, self.kernels, self.hosts, self.objects, self.failed,
+                           self._staging, self._locks):  # fmt: skip
                 folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
 
     def entries(self, folder: Path) -> list[Path]:
-        """Returns the entries in ``objects`` or ``libraries``, sound or not, by name."""
+        """Returns the entries in ``kernels``, ``hosts`` or ``objects``, sound or not, by name."""
         try:
             with descriptor_errors():
                 return sorted(folder.iterdir()) if folder.is_dir() else []
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def kernels_named(self, slug: str) -> list[Path]:
+        """Returns the entries of one kernel, sound or not: those of all architectures, compilers
+        and versions of the sources."""
+        return [each for each in self.entries(self.kernels) if each.name.rpartition("-")[0] == slug]
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
         """Returns the manifest of a sound entry; None if it is absent, damaged or foreign.

@@ -1,7 +1,7 @@
-"""Runs the compilers: ninja builds the missing objects, and each is published when it is done.
+"""Runs the compilers: ninja compiles the missing units, and each is published when it is done.
 
 The job that compiles a kernel also disassembles it, so that disassemblers run in parallel. The
-machine code is linted once, before its object is published.
+machine code is linted once, before its module is published.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from flashsmith import settings
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.cache import KernelCache, Manifest, has_fields
+from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
 from flashsmith.jit.ninja_files import STATUS, run_ninja, shell_value
-from flashsmith.jit.ptxas import KernelResources, parse_performance_warnings, parse_resources
 from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
-from flashsmith.jit.units import FORMAT, TranslationUnit
+from flashsmith.jit.units import TranslationUnit
 
-# The arguments are objects done, objects in all, and the one just finished.
+# The arguments are units done, units in all, and the one just finished.
 Progress = Callable[[int, int, str], None]
 
 BUILD_LOG = "build.log"
@@ -34,11 +32,11 @@ _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _COMPILER_BYTES = 1 << 30  # peak memory of one nvcc, rounded up
 _LOG_TAIL_LINES = 30
 
-# The object appears under its name only after the compiler succeeded and the log is on disk. A
+# The file appears under its name only after the compiler succeeded and the log is on disk. A
 # failing disassembler does not fail the job.
 _NINJA_RULE = r"""
 rule compile
-  command = log=$$($compiler -c $in -o $out.part 2>&1) && printf '%s\n' "$$log" > $log && $
+  command = log=$$($compiler $in -o $out.part 2>&1) && printf '%s\n' "$$log" > $log && $
     { $disassemble; } && $
     mv $out.part $out || { code=$$?; printf '%s\n' "$$log"; exit $$code; }
   description = $entry
@@ -63,13 +61,13 @@ def compile_units(
     cache: KernelCache,
     staging: Path,
     jobs: int,
-    on_done: Callable[[TranslationUnit, Manifest], None],
+    publish: Callable[[TranslationUnit, Path, Lint], object],
 ) -> None:
-    """Compiles ``units`` into the cache's objects, ``jobs`` at a time.
+    """Compiles ``units``, ``jobs`` at a time.
 
-    ``on_done`` is called with each unit and its manifest once its object is in the cache. Raises
-    BuildError for the first compiler that fails, after the running ones have finished, and for a
-    header that changed meanwhile; CacheError for a full disk.
+    ``publish`` is called with each unit, the folder of its file, and the lint of its machine code,
+    as soon as it is compiled. Raises BuildError for the first compiler that fails, after the
+    running ones have finished, and for a header that changed meanwhile; CacheError for a full disk.
     """
     if not units:
         return
@@ -83,15 +81,14 @@ def compile_units(
                 (folder / name).write_text(text)
         (staging / "build.ninja").write_text(_ninja_file(units, disassembler))
 
-    def publish(entry: str) -> None:
+    def finish(entry: str) -> None:
         unit = by_entry.get(entry)  # None for a compiler's output line that looks like ninja's
-        if unit and (staging / entry / unit.object_file).exists():
+        if unit and (staging / entry / unit.artifact).exists():
             _require_unchanged(unit)
-            _require_written(unit, staging / entry / unit.object_file)
-            lint = _lint(unit, staging / entry, why_none)
-            on_done(unit, _publish_object(unit, cache, staging / entry, lint))
+            _require_written(unit, staging / entry / unit.artifact)
+            publish(unit, staging / entry, _lint(unit, staging / entry, why_none))
 
-    output = run_ninja(staging, jobs, publish)
+    output = run_ninja(staging, jobs, finish)
     if output is not None:
         _raise_failure(output, by_entry, cache, staging)
 
@@ -102,7 +99,7 @@ def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> 
         folder = unit.entry
         compiler = shell_value(unit.command)
         lines += [
-            f"build {folder}/{unit.object_file}: compile {folder}/{unit.source_file}",
+            f"build {folder}/{unit.artifact}: compile {folder}/{unit.source_file}",
             f"  compiler = {compiler}",
             f"  disassemble = {_disassemble_command(unit, disassembler)}",
             f"  entry = {folder}",
@@ -113,7 +110,7 @@ def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> 
 
 def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
     """Returns cuobjdump if there is machine code to lint, and why it is missing."""
-    if not any(unit.linted_archs for unit in units):
+    if not any(unit.is_linted for unit in units):
         return None, ""
     try:
         return find_cuobjdump(), ""
@@ -122,12 +119,12 @@ def _disassembler(units: Sequence[TranslationUnit]) -> tuple[Path | None, str]:
 
 
 def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> str:
-    if disassembler is None or not unit.linted_archs:
+    if disassembler is None or not unit.is_linted:
         return ":"
     tool = f"PATH={shell_value([search_path(disassembler)])} {shell_value([str(disassembler)])}"
     folder = unit.entry
     text, log = f"{folder}/{_MACHINE_CODE}", f"{folder}/{_DISASSEMBLY_LOG}"
-    return f"{tool} -sass {folder}/{unit.object_file}.part > {text} 2> {log} || rm -f {text}"
+    return f"{tool} -sass {folder}/{unit.artifact}.part > {text} 2> {log} || rm -f {text}"
 
 
 def _require_unchanged(unit: TranslationUnit) -> None:
@@ -135,7 +132,7 @@ def _require_unchanged(unit: TranslationUnit) -> None:
     if changed := unit.headers.changed():
         raise BuildError(
             f"{', '.join(map(str, changed))} changed while {unit.label} was compiled; nobody knows "
-            "which version the compiler read, so the object was thrown away: build again"
+            "which version the compiler read, so the result was thrown away: build again"
         )
 
 
@@ -143,62 +140,28 @@ def _require_written(unit: TranslationUnit, path: Path) -> None:
     """Raises BuildError if the compiler returned 0 but left an empty file."""
     if path.stat().st_size == 0:
         raise BuildError(
-            f"compiling {unit.label} wrote an empty object, though the compiler says that it did "
+            f"compiling {unit.label} wrote an empty file, though the compiler says that it did "
             f"not fail: {shlex.join(unit.command)}"
         )
 
 
 def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
-    """Runs the lint on the machine code in ``staged``, then removes it: it is 20 times the object's
+    """Runs the lint on the machine code in ``staged``, then removes it: it is 20 times the module's
     size."""
-    if not unit.linted_archs:
+    if not unit.is_linted:
         return Lint()
     if why_none:
         return Lint(not_linted=(why_none,))
     text, log = staged / _MACHINE_CODE, staged / _DISASSEMBLY_LOG
     failure = log.read_text(errors="replace").strip() if log.exists() else ""
     found = (
-        lint_machine_code(text.read_text(errors="replace"), unit.linted_archs)
+        lint_machine_code(text.read_text(errors="replace"), [unit.arch])
         if text.exists()
         else Lint(not_linted=(f"cuobjdump failed: {failure or 'it printed nothing'}",))
     )
     text.unlink(missing_ok=True)
     log.unlink(missing_ok=True)
     return found
-
-
-def read_object(unit: TranslationUnit, cache: KernelCache) -> Manifest | None:
-    """Returns the manifest that ``_publish_object`` wrote into the cache; None: the unit must be
-    compiled."""
-    manifest = cache.read(cache.objects / unit.entry, unit.key)
-    if not has_fields(manifest, kernels=list, performance_warnings=list, lint=dict):
-        return None
-    assert manifest is not None
-    try:
-        Lint.from_manifest(manifest["lint"])
-        spilled = [KernelResources(**figures).spilled for figures in manifest["kernels"]]
-    except (KeyError, TypeError):
-        return None
-    are_whole = all(isinstance(n, int) for n in spilled)
-    texts = manifest["performance_warnings"]
-    return manifest if are_whole and all(isinstance(text, str) for text in texts) else None
-
-
-def _publish_object(
-    unit: TranslationUnit, cache: KernelCache, staged: Path, lint: Lint
-) -> Manifest:
-    log = (staged / BUILD_LOG).read_text(errors="replace")
-    manifest: Manifest = {
-        "format": FORMAT,
-        "name": unit.name,
-        "command": shlex.join(unit.command),
-        "kernels": [asdict(kernel) for kernel in parse_resources(log)],
-        "performance_warnings": parse_performance_warnings(log),
-        "lint": asdict(lint),
-    }
-    shutil.rmtree(cache.failed / unit.entry, ignore_errors=True)
-    entry = cache.objects / unit.entry
-    return cache.publish(staged, entry, unit.key, unit.object_file, manifest)
 
 
 def _raise_failure(
@@ -224,7 +187,7 @@ def _raise_failure(
         (kept / BUILD_LOG).write_text("\n".join([shlex.join(unit.command), *log]) + "\n")
     raise BuildError(
         f"compiling {unit.label} failed\n{hint}"
-        f"command: {shlex.join(unit.command)} -c {kept / unit.source_file}\n"
+        f"command: {shlex.join(unit.command)} {kept / unit.source_file}\n"
         f"the last lines of its output (whole in {kept / BUILD_LOG}):\n"
         + "\n".join(log[-_LOG_TAIL_LINES:])
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from flashsmith.configs import CONFIG_CLASSES, KernelConfig
 from flashsmith.jit.headers import HeaderTree
+from flashsmith.jit.kernel_compilers import NVCC_FLAGS
 from flashsmith.jit.sources import PACKAGE_SOURCES
-from flashsmith.jit.units import NVCC_FLAGS
 
 # Strings are kept: static_assert has some, and // in a string begins no comment.
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)

@@ -1,9 +1,9 @@
-"""The sources of a library: the package's and the kernels' C++ files, and their headers."""
+"""The C++ files of the host library and of kernels, with the headers that they include."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from flashsmith.configs import KernelId
 from flashsmith.jit.headers import Headers, HeaderTree, hash_json
 from flashsmith.jit.target import Target
 
-REGISTRY_SOURCE = "registry.cpp"  # the one host file that reads the generated map
+EMULATOR_FOLDER = "emulator"
+# The symbols that the host library, and an emulated kernel, export.
+HOST_SCRIPT, KERNEL_SCRIPT = LINKER_SCRIPTS = ("host/exports.map", "emulator/kernels.map")
 
 _SUFFIXES = {".h", ".hpp", ".cuh", ".inl", ".cpp"}
 
@@ -50,26 +52,30 @@ class Source:
 
     @property
     def hash(self) -> str:
-        """The hash of the compiled text and its headers, without the generated map, which lists the
-        library's kernels."""
+        """The hash of the compiled text and its headers."""
         return hash_json([self.files[self.source_file], self.headers.hash])
 
 
-def read_sources(
-    instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
-) -> list[Source]:
-    """Returns the files of the host (and the emulator), which all libraries share, then the
-    kernels'."""
+def host_sources(csrc: Path) -> list[Source]:
+    """Returns the files of the host library: those of the host, then those of the emulator."""
     tree = HeaderTree.present(csrc)
     found = []
-    for path in _host_files(csrc, target):
-        files = {path.name: tree.read(path).text}
-        if path.name == REGISTRY_SOURCE:
-            files[codegen.MAP_HEADER] = generated[codegen.MAP_HEADER]
-        headers = tree.included(files, host_roots(csrc))
-        label = path.relative_to(csrc)
-        name = "-".join(label.with_suffix("").parts)
-        found.append(Source(name, label.as_posix(), files, headers, None))
+    for folder in ("host", EMULATOR_FOLDER):
+        for path in sorted((csrc / folder).rglob("*.cpp")):
+            files = {path.name: tree.read(path).text}
+            label = path.relative_to(csrc)
+            name = "-".join(label.with_suffix("").parts)
+            headers = tree.included(files, host_roots(csrc))
+            found.append(Source(name, label.as_posix(), files, headers, None))
+    return found
+
+
+def kernel_sources(
+    instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
+) -> list[Source]:
+    """Returns the generated files of kernels, in the order of ``instances``."""
+    tree = HeaderTree.present(csrc)
+    found = []
     for instance in instances:
         file_name = f"{instance.slug}.cu"
         files = {file_name: generated[file_name]}
@@ -78,9 +84,16 @@ def read_sources(
     return found
 
 
-def host_hash(sources: Iterable[Source]) -> str:
-    """Returns the hash of all sources but the kernels: every library of these sources shares it."""
-    return hash_json({each.name: each.hash for each in sources if each.instance is None})
+def host_hash(csrc: Path) -> str:
+    """Returns the hash of all sources of the host library, with its linker scripts."""
+    scripts = [HeaderTree.present(csrc).read(csrc / name).hash for name in LINKER_SCRIPTS]
+    return hash_json([{each.name: each.hash for each in host_sources(csrc)}, scripts])
+
+
+def emulator_hash(csrc: Path) -> str:
+    """Returns the hash of all sources of the emulator, whose functions emulated kernels call."""
+    files = [each for each in host_sources(csrc) if each.label.startswith(EMULATOR_FOLDER)]
+    return hash_json({each.name: each.hash for each in files})
 
 
 def host_roots(csrc: Path) -> tuple[Path, ...]:
@@ -93,23 +106,13 @@ def kernel_roots(csrc: Path, target: Target) -> tuple[Path, ...]:
     return (csrc / "include",) if target.kind == "cuda" else host_roots(csrc)
 
 
-def source_hash(csrc: Path, target: Target) -> str:
-    """Returns the hash of every C++ file of the package that may go into a library for
-    ``target``."""
+def source_hash(csrc: Path) -> str:
+    """Returns the hash of every C++ file of the package."""
     digest = hashlib.sha256()
-    for folder in ("include", "host", *_emulator_folder(target)):
+    for folder in ("include", "host", EMULATOR_FOLDER):
         for path in sorted((csrc / folder).rglob("*")):
             if path.suffix in _SUFFIXES:
                 content = path.read_bytes()
                 digest.update(f"{path.relative_to(csrc).as_posix()}\0{len(content)}\0".encode())
                 digest.update(content)
     return digest.hexdigest()
-
-
-def _host_files(csrc: Path, target: Target) -> Iterator[Path]:
-    for folder in ("host", *_emulator_folder(target)):
-        yield from sorted((csrc / folder).rglob("*.cpp"))
-
-
-def _emulator_folder(target: Target) -> tuple[str, ...]:
-    return ("emulator",) if target.kind == "emulator" else ()

@@ -1,4 +1,4 @@
-"""The decode kernels of a loaded library, as Python objects that can be called."""
+"""Loaded decode kernels, as Python objects that can be called."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Emulation:
-    """The emulator in the library of one kernel."""
+    """The emulator, after calls of one kernel."""
 
     kernel: LoadedKernel
 
@@ -51,7 +51,7 @@ def emulation(
     count: bool = True,
     workers: int = 0,
 ) -> Iterator[Emulation]:
-    """Runs this thread's launches of ``kernel``'s library inside the block with these settings.
+    """Runs this thread's emulated launches inside the block with these settings.
 
     Args:
         seed: The seed of the order in which warps run.

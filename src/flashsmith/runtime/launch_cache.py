@@ -1,6 +1,6 @@
 """The launch cache of this process repeats calls in C++ without Python's cold path.
 
-The first loaded library creates it (csrc/host/launch_cache). Python tells it about each call that
+The host library creates it (csrc/host/launch_cache). Python tells it about each call that
 took the cold path; it forgets them when tables or settings change, as Python's choices do.
 """
 
@@ -22,11 +22,11 @@ def _do_nothing(*_: Any) -> None:
 
 
 class LaunchCache:
-    """The cache's functions; before a library is loaded, they know no call."""
+    """The cache's functions; before the host library is loaded, they know no call."""
 
     __slots__ = (
         *("attend", "decode", "backward", "forget", "this_thread", "drop_thread"),
-        *("remember_attend", "remember_decode", "remember_backward", "is_connected"),
+        *("remember_attend", "remember_decode", "remember_backward"),
     )
 
     attend: Callable[..., int]
@@ -44,15 +44,11 @@ class LaunchCache:
         self.remember_attend = self.remember_decode = self.remember_backward = _do_nothing
         self.forget = self.drop_thread = _do_nothing
         self.this_thread = lambda: NO_THREAD
-        self.is_connected = False
 
     def connect(self, module: Any) -> None:
-        """Takes the functions of the first library that is loaded, and ignores later ones."""
-        if self.is_connected:
-            return
+        """Takes the functions of the host library."""
         for name, function in module.launch_cache().items():
             setattr(self, name, function)
-        self.is_connected = True
 
 
 launch_cache = LaunchCache()

@@ -1,4 +1,4 @@
-"""The kernels of a loaded library, as Python objects that can be called."""
+"""Loaded kernels, as Python objects that can be called."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class GradientTensors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoadedKernel:
-    """One kernel of a loaded library, or all kernels of one backward."""
+    """One loaded kernel, or all kernels of one backward."""
 
     instance: KernelId
-    module: Any  # the library's tvm_ffi module
-    operations: Mapping[str, Callable[..., Any]]  # functions of the library
+    module: Any  # the host library's tvm_ffi module
+    operations: Mapping[str, Callable[..., Any]]  # functions of the host library
 
     def extras_or(self, extras: CallArgs | None) -> CallArgs:
         """Returns ``extras``; for None the default of the variant: at most a causal mask."""

@@ -17,7 +17,7 @@ from flashsmith.configs.base import Capability
 from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import BENCHES
-from flashsmith.lab.bench.resources import build_kernels
+from flashsmith.lab.bench.resources import load_and_describe
 from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
@@ -131,7 +131,7 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
 def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
     write_stamp(path, runner.device, peers=_builds(cases))
     if benchmark.resources and runner.device == "cuda":
-        write_rows(path.with_name(benchmark.resources), build_kernels(cases))
+        write_rows(path.with_name(benchmark.resources), load_and_describe(cases))
     regimes, ratios = regimes_of(benchmark.columns), Ratios()
     wrong: list[str] = []
     left_out: set[str] = set()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import torch
 
 from flashsmith.configs import KernelId, is_kernel_name, parse_kernel_name_into_config
-from flashsmith.jit import build_library
+from flashsmith.jit import build_kernels
 from flashsmith.lab.bench.cases import Case
-from flashsmith.runtime import load_library
+from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 
 
@@ -24,12 +25,13 @@ def kernels_of(cases: Iterable[Case]) -> list[KernelId]:
     return list(found)
 
 
-def build_kernels(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Builds and loads the kernels of cases as one library; returns ptxas's figures of each."""
-    library = build_library(kernels_of(cases), target_of(torch.device("cuda")))
-    load_library(library)
+def load_and_describe(cases: Iterable[Case]) -> list[dict[str, object]]:
+    """Builds and loads the kernels of cases; returns ptxas's figures of each function."""
+    instances, target = kernels_of(cases), target_of(torch.device("cuda"))
+    modules = build_kernels(instances, target)
+    load_kernels(instances, target)
     return [
-        {"kernel": kernel["name"]} | {k: v for k, v in figures.items() if k != "function"}
-        for kernel in library.kernels.values()
-        for figures in kernel["resources"]
+        {"kernel": module.name} | {k: v for k, v in asdict(used).items() if k != "function"}
+        for module in modules
+        for used in module.resources
     ]

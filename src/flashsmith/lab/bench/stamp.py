@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import torch
 
 from flashsmith.jit import PACKAGE_SOURCES, kernel_source_stamp, source_hash
-from flashsmith.runtime.device import target_of
 from flashsmith.version import __version__
 
 _GPU_FIELDS = ("driver_version", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit")
@@ -30,7 +29,7 @@ def environment_stamp(device: str = "cuda") -> dict[str, str]:
     stamp = {
         "date": datetime.date.today().isoformat(),
         "flashsmith": __version__,
-        "sources": source_hash(PACKAGE_SOURCES.csrc, target_of(torch.device(device)))[:16],
+        "sources": source_hash(PACKAGE_SOURCES.csrc)[:16],
         **kernel_source_stamp(),
         "torch": torch.__version__,
         "python": platform.python_version(),

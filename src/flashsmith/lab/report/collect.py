@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from flashsmith import settings
 from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, FlashsmithError, advice_for_missing
-from flashsmith.jit import Library, Progress, Target, build_library, find_library, stamp_field
+from flashsmith.jit import (
+    KernelResources,
+    Module,
+    Progress,
+    Target,
+    build_kernels,
+    find_modules,
+    stamp_field,
+)
 from flashsmith.lab.bench.provenance import kernels_note
 from flashsmith.lab.report.budget import bank_conflicts, busy_ms, find_machine
 from flashsmith.lab.report.comparison import (
@@ -63,15 +71,15 @@ class _Collector:
         self.results, self.arch, self.progress = results, arch, progress
         self.seq_len = seq_len
         self.missing: dict[str, str] = {}
-        self.libraries: dict[KernelId, Library] = {}
+        self.modules: dict[KernelId, Module] = {}
         self.refused: set[KernelId] = set()  # kernels that the build refuses
         self.code: dict[str, MachineCode] = {}
 
     def report(self, instances: Sequence[KernelId]) -> Report:
-        self.libraries = self._cuda_libraries(instances)
-        self.refused = set(instances) - set(self.libraries) if self.libraries else set()
-        for library in {each.path: each for each in self.libraries.values()}.values():
-            code = self._try("machine code", partial(read_machine_code, library, self.arch))
+        self.modules = self._cuda_modules(instances)
+        self.refused = set(instances) - set(self.modules) if self.modules else set()
+        for module in self.modules.values():
+            code = self._try("machine code", partial(read_machine_code, module, self.arch))
             self.code |= code or {}
         counts = self._try("emulator counts", lambda: self._counts(instances)) or {}
         groups: dict[Any, list[KernelId]] = {}
@@ -110,12 +118,11 @@ class _Collector:
             for each in instances
         }
 
-    def _cuda_libraries(self, instances: Sequence[KernelId]) -> dict[KernelId, Library]:
-        """Returns one library of all kernels for each; if the build refuses a kernel, one library
-        for each of the others."""
+    def _cuda_modules(self, instances: Sequence[KernelId]) -> dict[KernelId, Module]:
+        """Returns the module of each kernel; one that the build refuses has none."""
         part = "registers and machine code"
         try:
-            return dict.fromkeys(instances, self._cuda_library(instances))
+            return self._build(instances)
         except BuildError as error:
             if len(instances) == 1:
                 self.missing[f"{part} of {instances[0]}"] = str(error)
@@ -123,17 +130,21 @@ class _Collector:
         except (FlashsmithError, OSError) as error:
             self.missing[part] = str(error)
             return {}
-        return {each: lib for one in instances for each, lib in self._cuda_libraries([one]).items()}
+        return {each: m for one in instances for each, m in self._cuda_modules([one]).items()}
 
-    def _cuda_library(self, instances: Sequence[KernelId]) -> Library:
+    def _build(self, instances: Sequence[KernelId]) -> dict[KernelId, Module]:
         target = Target.cuda(self.arch)
-        library = find_library(instances, target)
-        if library is None and settings.BUILD.get() is False:
+        found = find_modules(instances, target)
+        missing = sorted(set(instances) - set(found))
+        if missing and settings.BUILD.get() is False:
             raise FlashsmithError(
-                f"no library has these kernels for {self.arch}, and FLASHSMITH_BUILD forbids to "
-                "build one"
+                f"{missing[0]} is not built for {self.arch}, and FLASHSMITH_BUILD forbids to build "
+                "it"
             )
-        return library or build_library(instances, target, progress=self.progress)
+        built = build_kernels(missing, target, progress=self.progress) if missing else []
+        return {each: modules[0] for each, modules in found.items()} | dict(
+            zip(missing, built, strict=True)
+        )
 
     def _why_no_times(self) -> str:
         if self.results.folder is None:
@@ -204,39 +215,41 @@ class _Collector:
     def _functions(self, instance: KernelId) -> list[Function]:
         return [
             Function(
-                _short_name(str(each.get("function", ""))),
-                int(each["registers"]),
-                int(each["spill_stores"]),
-                self.code.get(str(each.get("function"))),
+                _short_name(each.function),
+                each.registers,
+                each.spill_stores,
+                self.code.get(each.function),
             )
             for each in self._ptxas(instance)
         ]
 
-    def _ptxas(self, instance: KernelId) -> list[dict[str, Any]]:
+    def _ptxas(self, instance: KernelId) -> list[KernelResources]:
         """Returns ptxas' figures of a kernel's functions, the one with most registers first.
 
-        They are from the library, else from the results. A kernel that the build refuses has none,
+        They are from the module, else from the results. A kernel that the build refuses has none,
         because the results' figures are of a different source.
         """
-        if library := self.libraries.get(instance):
-            listed = library.kernels[instance.slug]["resources"]
-            found = [each for each in listed if each["arch"] == self.arch]
-            return sorted(found, key=lambda each: -int(each["registers"]))
+        if module := self.modules.get(instance):
+            return sorted(module.resources, key=lambda each: -each.registers)
         if instance in self.refused:
             return []
         figures = self.results.registers.get((instance.name, self.arch))
-        return [dict(figures)] if figures else []
+        if not figures:
+            return []
+        names = ("registers", "spill_stores", "spill_loads", "shared")
+        known = {name: figures[name] for name in names}
+        return [KernelResources("", self.arch, **known, stack=0, barriers=0)]
 
     def _resources(self, instance: KernelId) -> Resources | None:
         if not (listed := self._ptxas(instance)):
             return None
-        figures = listed[0]
-        config, registers = instance.config, int(figures["registers"])
-        shared = config.shared_memory_bytes + int(figures["shared"])
+        used = listed[0]
+        config, registers = instance.config, used.registers
+        shared = config.shared_memory_bytes + used.shared
         return Resources(
             registers,
-            int(figures["spill_stores"]),
-            int(figures["spill_loads"]),
+            used.spill_stores,
+            used.spill_loads,
             shared,
             roles(config, registers),
             compute_occupancy(self.arch, registers, config.threads_per_block, shared),

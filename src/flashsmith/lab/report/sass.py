@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flashsmith.jit import Library
+from flashsmith.jit import Module
 from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.machine_code import Instruction, parse_machine_code
 from flashsmith.lab.report.loops import main_loop
@@ -68,13 +68,13 @@ class MachineCode:
     shortest: int | None = None  # instructions of a warp on the shortest path through the loop
 
 
-def read_machine_code(library: Library, arch: str) -> dict[str, MachineCode]:
-    """Returns the machine code of a library's kernels by mangled name.
+def read_machine_code(module: Module, arch: str) -> dict[str, MachineCode]:
+    """Returns the machine code of a kernel's functions by mangled name.
 
     Raises:
         ToolchainError: cuobjdump is missing or fails.
     """
-    return parse_sass(disassemble(library.path, arch))
+    return parse_sass(disassemble(module.path, arch))
 
 
 def parse_sass(text: str) -> dict[str, MachineCode]:

@@ -1,0 +1,129 @@
+"""Builds kernels: a module of each in the cache."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from flashsmith.configs import KernelId
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.binary import find_libc, kind_of
+from flashsmith.jit.cache import KernelCache, Manifest, entry_name
+from flashsmith.jit.compile import BUILD_LOG, Progress, default_jobs
+from flashsmith.jit.disk import descriptor_errors
+from flashsmith.jit.functions import functions_in
+from flashsmith.jit.headers import hash_json
+from flashsmith.jit.host import build_host
+from flashsmith.jit.kernel_compilers import KernelCompiler, find_kernel_compiler
+from flashsmith.jit.lint import Lint
+from flashsmith.jit.module import Module, find_modules, read_module
+from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.refusal import refuse_wrong_kernels
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, emulator_hash
+from flashsmith.jit.target import Target
+from flashsmith.jit.unit_build import UnitBuild
+from flashsmith.jit.units import FORMAT, TranslationUnit, plan_kernels
+
+
+def build_kernels(
+    instances: Iterable[KernelId],
+    target: Target,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    force: bool = False,
+    sources: SourceTree = PACKAGE_SOURCES,
+) -> list[Module]:
+    """Returns the modules of these kernels for ``target``, sorted by kernel and architecture.
+    Builds those that the cache lacks, and the host library if there is none.
+
+    jobs: The number of compilers at a time; default: FLASHSMITH_JOBS, else the processors, limited
+        by memory.
+    progress: A callback (units done, units in all, the unit just finished), also called once
+        before the first.
+    force: Whether to compile the kernels again.
+
+    Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
+    compiler failed, or machine code breaks a rule), CacheError (a directory of another user, a full
+    disk), ValueError (no instances, or one that cannot be built).
+    """
+    wanted = sorted(set(instances))
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs is {jobs}; it must be at least 1")
+    generated = sources.generate(wanted)
+    cache = KernelCache()
+    cache.check()
+    jobs, progress = jobs or default_jobs(), progress or (lambda *_: None)
+    with descriptor_errors():
+        count = len(wanted) * max(1, len(target.archs))
+        host = build_host(
+            jobs=jobs,
+            progress=lambda done, total, what: progress(done, total + count, what),
+            sources=sources,
+        )
+        try:
+            compiler = find_kernel_compiler(target, host.path, sources.csrc)
+        except ToolchainError:
+            found = {} if force else find_modules(wanted, target, sources=sources)
+            if len(found) < len(wanted):
+                raise
+            return [module for each in wanted for module in found[each]]
+        abi = emulator_hash(sources.csrc) if target.kind == "emulator" else ""
+        units = plan_kernels(wanted, generated, target, compiler, sources.csrc)
+        key = hash_json(sorted(unit.key for unit in units))
+        name = entry_name(f"{target.name}-{len(wanted)}", key)
+        build = UnitBuild(cache, name, units, _ModuleShelf(cache, compiler, abi))
+        modules = None if force else build.cached()
+        if modules is None:
+            modules = build.run(jobs, progress, force)
+        refuse_wrong_kernels([modules[unit.entry] for unit in units])
+        return [modules[unit.entry] for unit in units]
+
+
+class _ModuleShelf:
+    """The modules in the cache."""
+
+    def __init__(self, cache: KernelCache, compiler: KernelCompiler, emulator: str) -> None:
+        self.cache, self.compiler, self.emulator = cache, compiler, emulator
+
+    def read(self, unit: TranslationUnit) -> Module | None:
+        return read_module(self.cache, self.cache.kernels / unit.entry, unit.key)
+
+    def publish(self, unit: TranslationUnit, staged: Path, lint: Lint) -> Module:
+        manifest = self._manifest(unit, staged, lint)
+        shutil.rmtree(self.cache.failed / unit.entry, ignore_errors=True)
+        entry = self.cache.kernels / unit.entry
+        manifest = self.cache.publish(staged, entry, unit.key, unit.artifact, manifest)
+        return Module(entry, manifest)
+
+    def _manifest(self, unit: TranslationUnit, staged: Path, lint: Lint) -> Manifest:
+        assert unit.instance is not None
+        path = staged / unit.artifact
+        log = (staged / BUILD_LOG).read_text(errors="replace")
+        functions = functions_in(path.read_bytes())
+        if not functions:
+            raise BuildError(
+                f"compiling {unit.label} wrote {unit.artifact} without a kernel, though the "
+                f"compiler says that it did not fail: {shlex.join(unit.command)}\n{log}"
+            )
+        return {
+            "format": FORMAT,
+            "name": unit.instance.name,
+            "config": asdict(unit.instance.config),
+            "variant": asdict(unit.instance.variant),
+            "target": asdict(Target.cuda(unit.arch) if unit.arch else Target.emulator()),
+            "source_hash": unit.hash,
+            "emulator": self.emulator,
+            "compiler": self.compiler.identity.splitlines(),
+            "command": shlex.join(unit.command),
+            "binary": kind_of(path),
+            "libc": find_libc(),
+            "functions": functions,
+            "dynamic_shared_bytes": unit.instance.config.shared_memory_bytes,
+            "resources": [asdict(kernel) for kernel in parse_resources(log)],
+            "performance_warnings": parse_performance_warnings(log),
+            "lint": asdict(lint),
+        }

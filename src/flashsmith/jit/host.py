@@ -1,0 +1,219 @@
+"""The host library: checks, plans, launches and the emulator, built once for a platform."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashsmith.errors import BuildError
+from flashsmith.jit.binary import kind_of, loads_here
+from flashsmith.jit.cache import KernelCache, Manifest, entry_name, has_fields
+from flashsmith.jit.compile import (
+    BUILD_LOG,
+    Progress,
+    default_jobs,
+    full_disk_line,
+    memory_hint,
+)
+from flashsmith.jit.kernel_compilers import HostToolchain
+from flashsmith.jit.lint import Lint
+from flashsmith.jit.ninja_files import response_file, run_ninja, shell_value
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
+from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
+from flashsmith.jit.unit_build import UnitBuild
+from flashsmith.jit.units import FORMAT, TranslationUnit, host_key, link_command, plan_host
+
+HOST_FILE = "libflashsmith.so"
+
+# ninja's own files must not be in the library's folder, so builddir is its parent.
+_LINK_FILE = """\
+builddir = ..
+rule link
+  command = $linker > ../link.log 2>&1
+build {output}: link
+  linker = {linker}
+"""
+_OBJECTS_FILE = "objects.txt"
+_refused: set[tuple[Path, float]] = set()
+
+
+@dataclass(frozen=True)
+class HostLibrary:
+    """A host library in the cache, checked against its manifest."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        return self.directory / str(self.manifest["artifact"]["file"])
+
+    @property
+    def is_for_here(self) -> bool:
+        """Whether this machine's loader should accept the library, judged by its manifest."""
+        could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
+        return could_be and self._identity not in _refused
+
+    def refuse(self) -> None:
+        """Makes ``find_host`` skip the library in this process, which could not load it."""
+        _refused.add(self._identity)
+
+    def set_aside(self) -> None:
+        """Moves the library to the failures, so that it is built anew."""
+        KernelCache().set_aside(self.directory, self.manifest)
+
+    @property
+    def _identity(self) -> tuple[Path, float]:
+        return self.directory, self.manifest["created"]
+
+
+def find_host(*, sources: SourceTree = PACKAGE_SOURCES) -> HostLibrary | None:
+    """Returns the newest sound host library of the present sources that can be loaded here, built
+    by any compiler. The look-up needs no compiler."""
+    present = host_hash(sources.csrc)
+    cache = KernelCache()
+    cache.check()
+    found = [
+        library
+        for library in _read_all(cache)
+        if library.manifest["source_hash"] == present and library.is_for_here
+    ]
+    newest = sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
+    return next((each for each in newest if cache.read(each.directory)), None)
+
+
+def build_host(
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    sources: SourceTree = PACKAGE_SOURCES,
+) -> HostLibrary:
+    """Returns ``find_host``, or builds the library if there is none.
+
+    jobs, progress: See ``build_kernels``.
+
+    Raises ToolchainError (no C++20 compiler), BuildError (it failed), CacheError (a directory of
+    another user, a full disk).
+    """
+    found = find_host(sources=sources)
+    if found is not None:
+        return found
+    toolchain = HostToolchain.find()
+    units = plan_host(toolchain, sources.csrc)
+    build = _HostBuild(KernelCache(), toolchain, sources, units)
+    require_cxx20(toolchain.cxx)
+    return build.run(jobs or default_jobs(), progress or (lambda *_: None))
+
+
+def _read_all(cache: KernelCache) -> Iterator[HostLibrary]:
+    for folder in cache.entries(cache.hosts):
+        if library := _read(cache, folder):
+            yield library
+
+
+def _read(cache: KernelCache, folder: Path, key: str | None = None) -> HostLibrary | None:
+    manifest = cache.read(folder, key, check_hash=key is not None)
+    if not has_fields(manifest, binary=str, libc=str, source_hash=str):
+        return None
+    assert manifest is not None
+    return HostLibrary(folder, manifest) if manifest.get("format") == FORMAT else None
+
+
+class _ObjectShelf:
+    """The compiled files of the host library in the cache."""
+
+    def __init__(self, cache: KernelCache) -> None:
+        self.cache = cache
+
+    def read(self, unit: TranslationUnit) -> Path | None:
+        entry = self.cache.objects / unit.entry
+        manifest = self.cache.read(entry, unit.key)
+        return entry / unit.artifact if has_fields(manifest, command=str) else None
+
+    def publish(self, unit: TranslationUnit, staged: Path, lint: Lint) -> Path:
+        del lint  # of machine code, which the host has none of
+        shutil.rmtree(self.cache.failed / unit.entry, ignore_errors=True)
+        manifest = {"format": FORMAT, "name": unit.name, "command": shlex.join(unit.command)}
+        entry = self.cache.objects / unit.entry
+        self.cache.publish(staged, entry, unit.key, unit.artifact, manifest)
+        return entry / unit.artifact
+
+
+class _HostBuild:
+    """The build of the host library, from plan to cache entry."""
+
+    def __init__(
+        self,
+        cache: KernelCache,
+        toolchain: HostToolchain,
+        sources: SourceTree,
+        units: list[TranslationUnit],
+    ) -> None:
+        self.cache, self.toolchain, self.sources = cache, toolchain, sources
+        self.key = host_key(units, toolchain, sources.csrc)
+        self.entry = entry_name("host", self.key)
+        self.directory = cache.hosts / self.entry
+        self.units = UnitBuild(cache, self.entry, units, _ObjectShelf(cache))
+
+    def run(self, jobs: int, progress: Progress) -> HostLibrary:
+        def link(staging: Path, objects: Mapping[str, Path]) -> None:
+            # Another process may have linked it while this one waited for the lock.
+            if _read(self.cache, self.directory, self.key) is None:
+                self._link(staging, objects)
+
+        self.units.run(jobs, progress, force=False, then=link)
+        library = _read(self.cache, self.directory, self.key)
+        if library is None:
+            raise BuildError(
+                f"the host library {self.directory} was removed as soon as it was built"
+            )
+        return library
+
+    def _link(self, staging: Path, objects: Mapping[str, Path]) -> None:
+        paths = [path for _, path in sorted(objects.items())]
+        folder = staging / "library"
+        with self.cache.disk_errors():
+            folder.mkdir()
+            # A shell accepts 128 KiB in one argument; the paths of some hundred objects are longer.
+            (staging / _OBJECTS_FILE).write_text(response_file(paths))
+        command = link_command(
+            self.toolchain, self.sources.csrc, [f"@../{_OBJECTS_FILE}"], HOST_FILE
+        )
+        log = self._run_linker(command, staging)
+        whole = shlex.join(link_command(self.toolchain, self.sources.csrc, paths, HOST_FILE))
+        with self.cache.disk_errors():
+            (folder / BUILD_LOG).write_text(f"{whole}\n{log}")
+        if not (binary := kind_of(folder / HOST_FILE)):
+            raise BuildError(
+                f"linking {self.entry} wrote no shared library, though "
+                f"{self.toolchain.cxx.path} says that it did; {INSTALL_CXX}\n"
+                f"{shlex.join(command)}\n{log}"
+            )
+        manifest = {
+            "format": FORMAT,
+            "compiler": self.toolchain.identity.splitlines(),
+            "binary": binary,
+            "libc": self.toolchain.libc,
+            "tvm_ffi": self.toolchain.tvm_ffi.version,
+            "source_hash": host_hash(self.sources.csrc),
+        }
+        self.cache.publish(folder, self.directory, self.key, HOST_FILE, manifest)
+
+    def _run_linker(self, command: tuple[str, ...], staging: Path) -> str:
+        """Runs the linker in the folder ``library`` and returns its output."""
+        with self.cache.disk_errors():
+            text = _LINK_FILE.format(linker=shell_value(command), output=HOST_FILE)
+            (staging / "link.ninja").write_text(text)
+        output = run_ninja(staging / "library", jobs=1, file="../link.ninja")
+        log_file = staging / "link.log"
+        log = log_file.read_text(errors="replace") if log_file.exists() else ""
+        if output is None:
+            return log
+        if line := full_disk_line(log):
+            raise self.cache.full_error(line)
+        why = log or "\n".join(output)  # ninja's message if the linker did not start
+        hint = memory_hint("\n".join([log, *output]))
+        raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")

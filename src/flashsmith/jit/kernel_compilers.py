@@ -1,0 +1,154 @@
+"""The compilers of kernels: nvcc or NVRTC for GPUs, a C++ compiler for the emulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flashsmith.configs import KernelConfig
+from flashsmith.jit.binary import find_libc
+from flashsmith.jit.sources import KERNEL_SCRIPT, emulator_hash, kernel_roots
+from flashsmith.jit.target import Target
+from flashsmith.jit.toolchain import (
+    Compiler,
+    CudaToolkit,
+    TvmFfi,
+    find_cuda_toolkit,
+    find_cxx,
+    find_tvm_ffi,
+)
+
+NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v")
+CXX_FLAGS = ("-std=c++20", "-fPIC")
+# Contraction is off: the emulator rounds where the kernel says so.
+EMULATOR_FLAGS = ("-DFLASHSMITH_EMULATOR", "-ffp-contract=off")
+# -z defs makes a missing symbol an error here, not when the file is loaded.
+LINK_FLAGS = ("-shared", "-Wl,-z,defs")
+# Emulated kernels run as fast with -O1 as with -O2, which takes a quarter more time to compile.
+_EMULATED_FLAGS = (*CXX_FLAGS, "-O1", *EMULATOR_FLAGS, *LINK_FLAGS)
+
+
+class KernelCompiler(Protocol):
+    """Compiles a generated file to a kernel's module."""
+
+    @property
+    def identity(self) -> str:
+        """All that the module depends on beside text and flags, for cache keys."""
+
+    @property
+    def artifact(self) -> str:
+        """The name of the module's file."""
+
+    def flags(self, config: KernelConfig, arch: str) -> list[str]:
+        """Returns the flags that go into cache keys: without paths, since the same text and
+        compiler give the same module anywhere."""
+
+    def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
+        """Returns the command, which the source, -o and the output follow.
+
+        arch: The architecture; empty on the emulator.
+        """
+
+
+@dataclass(frozen=True)
+class HostToolchain:
+    """What compiles the host library and emulated kernels."""
+
+    cxx: Compiler
+    tvm_ffi: TvmFfi
+    libc: str  # the C library whose headers and symbols are used
+
+    @classmethod
+    def find(cls) -> HostToolchain:
+        """Raises ToolchainError if a part is missing."""
+        return cls(find_cxx(), find_tvm_ffi(), find_libc())
+
+    @property
+    def identity(self) -> str:
+        return f"{self.cxx.identity}\n{self.libc}"
+
+
+@dataclass(frozen=True)
+class NvccCompiler:
+    """nvcc, and the C++ compiler that preprocesses for it."""
+
+    cuda: CudaToolkit
+    cxx: Compiler
+    artifact = "kernel.cubin"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.cuda.nvcc.identity}\n{self.cxx.identity}"
+
+    def flags(self, config: KernelConfig, arch: str) -> list[str]:
+        return [*NVCC_FLAGS, "-cubin", f"-gencode=arch={_virtual_arch(config, arch)},code={arch}"]
+
+    def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
+        paths = [f"-ccbin={self.cxx.path}", *_includes(csrc, Target.cuda(arch))]
+        return [str(self.cuda.nvcc.path), *self.flags(config, arch), *paths]
+
+
+@dataclass(frozen=True)
+class EmulatorCompiler:
+    """The C++ compiler of emulated kernels, and the host library whose functions these call."""
+
+    toolchain: HostToolchain
+    host: Path
+    emulator: str  # the hash of the emulator's sources
+    artifact = "kernel.so"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.toolchain.identity}\nemulator {self.emulator}"
+
+    def flags(self, config: KernelConfig, arch: str) -> list[str]:
+        return [*_EMULATED_FLAGS]
+
+    def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
+        paths = [*_includes(csrc, Target.emulator()), f"-ffile-prefix-map={csrc}/="]
+        script = f"-Wl,--version-script={csrc / KERNEL_SCRIPT}"
+        # The linker leaves out a library that comes before the objects unless it is told not to.
+        host = ["-Wl,--no-as-needed", str(self.host)]
+        return [str(self.toolchain.cxx.path), *_EMULATED_FLAGS, *paths, script, *host, "-x", "c++"]
+
+
+def find_kernel_compiler(target: Target, host: Path, csrc: Path) -> KernelCompiler:
+    """Returns the compiler of kernels for ``target``; raises ToolchainError for a missing one.
+
+    host: The host library, which only emulated kernels need.
+    """
+    if target.kind == "emulator":
+        return EmulatorCompiler(HostToolchain.find(), host, emulator_hash(csrc))
+    return NvccCompiler(find_cuda_toolkit(), find_cxx())
+
+
+def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
+    """Returns the architectures of ``target`` for which a kernel is compiled."""
+    if not config.exact_arch:
+        return target.archs
+    needed = config.minimum_gpu
+    if needed not in target.archs:
+        raise ValueError(
+            f"archs is {', '.join(target.archs)}, but config {config} runs on {needed} alone; "
+            f"add {needed}"
+        )
+    return (needed,)
+
+
+def _includes(csrc: Path, target: Target) -> list[str]:
+    return [f"-I{path}" for path in kernel_roots(csrc, target)]
+
+
+def _virtual_arch(config: KernelConfig, arch: str) -> str:
+    """Returns the architecture of the PTX: that of the oldest GPU of the family, or of the newest
+    one whose instructions the family uses where there are such."""
+    if config.exact_arch:
+        return f"compute_{arch[3:]}"
+    newer = [minimum for minimum in config.newer_gpus if _is_as_new(arch, minimum)]
+    return f"compute_{[config.minimum_gpu, *newer][-1][3:]}"
+
+
+def _is_as_new(arch: str, minimum: str) -> bool:
+    number, needed = (int(name[3:].rstrip("af")) for name in (arch, minimum))
+    return number >= needed

@@ -1,0 +1,231 @@
+"""Kernels that were built: a module each, found without a compiler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
+from flashsmith.jit.binary import loads_here
+from flashsmith.jit.cache import KernelCache, Manifest, has_fields
+from flashsmith.jit.kernel_compilers import archs_of
+from flashsmith.jit.lint import Lint
+from flashsmith.jit.ptxas import KernelResources
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, emulator_hash, kernel_sources
+from flashsmith.jit.target import Target
+from flashsmith.jit.units import FORMAT
+
+_refused: set[tuple[Path, float]] = set()
+
+
+@dataclass(frozen=True)
+class Module:
+    """A compiled kernel in the cache, checked against its manifest: a cubin for one architecture,
+    or a shared object for the emulator."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        return self.directory / str(self.manifest["artifact"]["file"])
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel: its configuration and variant."""
+        return str(self.manifest["name"])
+
+    @property
+    def target(self) -> Target:
+        return Target(self.manifest["target"]["kind"], tuple(self.manifest["target"]["archs"]))
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The kernel's functions: C++ name -> symbol."""
+        return dict(self.manifest["functions"])
+
+    @property
+    def resources(self) -> list[KernelResources]:
+        """What ptxas reports of each function; empty for the emulator."""
+        return [KernelResources(**figures) for figures in self.manifest["resources"]]
+
+    @property
+    def lint(self) -> Lint:
+        return Lint.from_manifest(self.manifest["lint"])
+
+    @property
+    def is_for_here(self) -> bool:
+        """Whether this process should load the module: its code is right, and this machine's loader
+        should take it, judged by its manifest."""
+        if self.lint.early_releases or self._identity in _refused:
+            return False
+        binary, libc = self.manifest["binary"], self.manifest["libc"]
+        return self.target.kind == "cuda" or loads_here(binary, libc)
+
+    def refuse(self) -> None:
+        """Makes look-ups skip the module in this process, which could not load it.
+
+        The module remains in the cache: other machines that share the cache may load it.
+        """
+        _refused.add(self._identity)
+
+    def set_aside(self) -> None:
+        """Moves the module to the failures, so that it is built anew."""
+        KernelCache().set_aside(self.directory, self.manifest)
+
+    @property
+    def _identity(self) -> tuple[Path, float]:
+        """The folder and time of creation; a rebuilt module of the same name has another time."""
+        return self.directory, self.manifest["created"]
+
+
+def find_modules(
+    instances: Iterable[KernelId], target: Target, *, sources: SourceTree = PACKAGE_SOURCES
+) -> dict[KernelId, list[Module]]:
+    """Returns the newest sound modules of each kernel that has one for all architectures of
+    ``target`` that its family runs on.
+
+    A module counts if it was built from the present sources, by any compiler, and can be loaded
+    here. The look-up needs no compiler.
+    """
+    wanted = sorted(set(instances))
+    if not wanted:
+        return {}
+    present = _PresentSources(wanted, target, sources)
+    cache = KernelCache()
+    cache.check()
+    found = {}
+    for instance in wanted:
+        entries = list(_read(cache, cache.kernels_named(instance.slug), check_hash=True))
+        of_archs = [present.newest(instance, arch, entries) for arch in _archs(instance, target)]
+        modules = [module for module in of_archs if module is not None]
+        if modules and len(modules) == len(of_archs):
+            found[instance] = modules
+    return found
+
+
+def find_module(
+    instance: KernelId, target: Target, *, sources: SourceTree = PACKAGE_SOURCES
+) -> Module | None:
+    """Returns the first of ``find_modules`` for one kernel."""
+    found = find_modules([instance], target, sources=sources).get(instance)
+    return found[0] if found else None
+
+
+def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) -> set[KernelId]:
+    """Returns the kernels that ``find_modules`` would find for ``target``, without reading the
+    modules themselves."""
+    by_name: dict[str, list[Module]] = {}
+    for module in list_modules():
+        by_name.setdefault(module.name, []).append(module)
+    named = {each for each in _buildable(by_name) if _archs(each, target)}
+    if not named:
+        return set()
+    present = _PresentSources(sorted(named), target, sources)
+
+    def is_built(instance: KernelId) -> bool:
+        modules = by_name.get(instance.name, [])
+        return all(present.newest(instance, arch, modules) for arch in _archs(instance, target))
+
+    return set(filter(is_built, named))
+
+
+def list_modules() -> list[Module]:
+    """Returns the modules in the cache with a readable manifest, newest first.
+
+    The modules themselves are not hashed, because tables and look-ups do not need it.
+    """
+    cache = KernelCache()
+    cache.check()
+    found = _read(cache, cache.entries(cache.kernels), check_hash=False)
+    return sorted(found, key=lambda module: float(module.manifest["created"]), reverse=True)
+
+
+def why_not_linted(modules: Iterable[Module]) -> dict[str, int]:
+    """Returns the reasons why machine code was not linted, with the number of kernels of each."""
+    return dict(Counter(why for module in modules for why in module.lint.not_linted))
+
+
+def read_module(
+    cache: KernelCache, folder: Path, key: str | None = None, check_hash: bool = True
+) -> Module | None:
+    """Returns the module of a sound entry whose manifest has all properties; else None.
+
+    key, check_hash: See ``KernelCache.read``.
+    """
+    manifest = cache.read(folder, key, check_hash)
+    words: dict[str, type] = dict.fromkeys(
+        ("name", "binary", "libc", "source_hash", "emulator"), str
+    )
+    parts: dict[str, type] = dict.fromkeys(("target", "config", "functions", "lint"), dict)
+    lists: dict[str, type] = dict.fromkeys(("resources", "performance_warnings"), list)
+    if not has_fields(manifest, dynamic_shared_bytes=int, **words, **parts, **lists):
+        return None
+    assert manifest is not None
+    module = Module(folder, manifest)
+    try:
+        whole = [module.target, module.lint, [each.spilled > 0 for each in module.resources]]
+        texts = [*manifest["performance_warnings"], *manifest["functions"].values()]
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    is_whole = bool(whole) and all(isinstance(text, str) for text in texts)
+    return module if is_whole and manifest.get("format") == FORMAT else None
+
+
+def _read(cache: KernelCache, folders: Iterable[Path], *, check_hash: bool) -> Iterator[Module]:
+    for folder in folders:
+        module = read_module(cache, folder, check_hash=check_hash)
+        if module is not None:
+            yield module
+
+
+def _archs(instance: KernelId, target: Target) -> tuple[str, ...]:
+    """Returns the architectures of a kernel's modules for ``target``; one empty name on the
+    emulator, none for a target that the kernel does not run on."""
+    try:
+        return archs_of(instance.config, target) or ("",)
+    except ValueError:
+        return ()
+
+
+def _buildable(names: Iterable[str]) -> set[KernelId]:
+    """Returns the kernels of these names, without kernels that this version cannot build."""
+    found = set()
+    for name in names:
+        with suppress(ValueError):
+            instance = parse_kernel_name_into_instance(name)
+            require_buildable(instance.config)
+            found.add(instance)
+    return found
+
+
+class _PresentSources:
+    """The hashes of the sources from which kernels for ``target`` would be built now."""
+
+    def __init__(
+        self, instances: Collection[KernelId], target: Target, sources: SourceTree
+    ) -> None:
+        wanted = list(instances)
+        found = kernel_sources(wanted, sources.generate(wanted), target, sources.csrc)
+        self.target = target
+        self.hashes = {source.instance: source.hash for source in found}
+        is_emulated = target.kind == "emulator"
+        self.emulator = emulator_hash(sources.csrc) if is_emulated else ""
+
+    def newest(self, instance: KernelId, arch: str, modules: Iterable[Module]) -> Module | None:
+        """Returns the newest of ``modules`` that was built from these sources for an architecture
+        and can be loaded here."""
+        wanted = Target(self.target.kind, (arch,) if arch else ())
+        fitting = (
+            module
+            for module in modules
+            if module.name == instance.name
+            and module.target == wanted
+            and module.manifest["source_hash"] == self.hashes[instance]
+            and module.manifest["emulator"] == self.emulator
+            and module.is_for_here
+        )
+        return max(fitting, key=lambda module: float(module.manifest["created"]), default=None)
