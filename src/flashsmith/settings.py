@@ -124,6 +124,14 @@ CACHE_DIR = Setting(
     "where compiled kernels are kept",
     _parse_path,
 )
+SHARED_CACHE = Setting(
+    "FLASHSMITH_SHARED_CACHE",
+    "path",
+    "none",
+    "a folder that `flashsmith build --out` filled: kernels that the user's cache lacks are read "
+    "from it",
+    _parse_path,
+)
 NVCC = Setting(
     "FLASHSMITH_NVCC",
     "path",
@@ -233,6 +241,7 @@ DEBUG = Setting(
 ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     KERNELS,
     CACHE_DIR,
+    SHARED_CACHE,
     NVCC,
     NCU,
     CUDA_HOME,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from flashsmith.configs import KernelId
+from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import find_libc, kind_of
-from flashsmith.jit.cache import KernelCache, Manifest, entry_name
+from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches
 from flashsmith.jit.compile import BUILD_LOG, Progress, default_jobs
 from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.functions import functions_in
@@ -53,34 +53,70 @@ def build_kernels(
     wanted = sorted(set(instances))
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
-    generated = sources.generate(wanted)
-    cache = KernelCache()
-    cache.check()
-    jobs, progress = jobs or default_jobs(), progress or (lambda *_: None)
+    for instance in wanted:
+        require_buildable(instance.config)
+    if not wanted:
+        raise ValueError("instances: got an empty set; there is nothing to build")
     with descriptor_errors():
-        count = len(wanted) * max(1, len(target.archs))
-        host = build_host(
-            jobs=jobs,
-            progress=lambda done, total, what: progress(done, total + count, what),
-            sources=sources,
-        )
+        _, *shared = find_caches()
+        found = {} if force else find_modules(wanted, target, sources=sources, caches=shared)
+        missing = [each for each in wanted if each not in found]
+        build = _Build(missing, target, sources, jobs or default_jobs(), force)
+        found |= build.run(progress or (lambda *_: None)) if missing else {}
+        return [module for each in wanted for module in found[each]]
+
+
+class _Build:
+    """The build of kernels that no shared cache has."""
+
+    def __init__(
+        self,
+        instances: Sequence[KernelId],
+        target: Target,
+        sources: SourceTree,
+        jobs: int,
+        force: bool,
+    ) -> None:
+        self.instances, self.target, self.sources = instances, target, sources
+        self.jobs, self.force = jobs, force
+        self.cache = KernelCache()
+
+    def run(self, progress: Progress) -> dict[KernelId, list[Module]]:
+        csrc = self.sources.csrc
+        count = len(self.instances) * max(1, len(self.target.archs))
+
+        def host_progress(done: int, total: int, what: str) -> None:
+            progress(done, total + count, what)
+
+        host = build_host(jobs=self.jobs, progress=host_progress, sources=self.sources)
         try:
-            compiler = find_kernel_compiler(target, host.path, sources.csrc)
+            compiler = find_kernel_compiler(self.target, host.path, csrc)
         except ToolchainError:
-            found = {} if force else find_modules(wanted, target, sources=sources)
-            if len(found) < len(wanted):
+            found = find_modules(self.instances, self.target, sources=self.sources)
+            if self.force or len(found) < len(self.instances):
                 raise
-            return [module for each in wanted for module in found[each]]
-        abi = emulator_hash(sources.csrc) if target.kind == "emulator" else ""
-        units = plan_kernels(wanted, generated, target, compiler, sources.csrc)
-        key = hash_json(sorted(unit.key for unit in units))
-        name = entry_name(f"{target.name}-{len(wanted)}", key)
-        build = UnitBuild(cache, name, units, _ModuleShelf(cache, compiler, abi))
-        modules = None if force else build.cached()
-        if modules is None:
-            modules = build.run(jobs, progress, force)
+            return found
+        generated = self.sources.generate(self.instances)
+        units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
+        modules = self._modules(units, compiler, progress)
         refuse_wrong_kernels([modules[unit.entry] for unit in units])
-        return [modules[unit.entry] for unit in units]
+        by_instance: dict[KernelId, list[Module]] = {}
+        for unit in units:
+            assert unit.instance is not None
+            by_instance.setdefault(unit.instance, []).append(modules[unit.entry])
+        return by_instance
+
+    def _modules(
+        self, units: Sequence[TranslationUnit], compiler: KernelCompiler, progress: Progress
+    ) -> dict[str, Module]:
+        """Returns the modules by the entries of their units."""
+        is_emulated = self.target.kind == "emulator"
+        emulator = emulator_hash(self.sources.csrc) if is_emulated else ""
+        key = hash_json(sorted(unit.key for unit in units))
+        name = entry_name(f"{self.target.name}-{len(self.instances)}", key)
+        build = UnitBuild(self.cache, name, units, _ModuleShelf(self.cache, compiler, emulator))
+        cached = None if self.force else build.cached()
+        return build.run(self.jobs, progress, self.force) if cached is None else cached
 
 
 class _ModuleShelf:

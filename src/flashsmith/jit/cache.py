@@ -30,6 +30,7 @@ _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
 _OLD_SECONDS = 24 * 3600
+_PREBUILT = Path(__file__).resolve().parent.parent / "prebuilt"
 
 
 class KernelCache:
@@ -49,7 +50,15 @@ class KernelCache:
     user owns or can write is refused.
     """
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(
+        self, root: Path | None = None, *, owner: int | None = None, is_packaged: bool = False
+    ) -> None:
+        """
+        root: The folder; default: FLASHSMITH_CACHE_DIR, else the user's cache directory.
+        owner: A user whose files are loaded, too.
+        is_packaged: Whether the cache is a part of the package, whose code is trusted anyway.
+        """
+        self._owner, self._is_packaged = owner, is_packaged
         self.root = root.expanduser().absolute() if root else settings.cache_folder()
         if not _is_one_line(self.root):
             raise CacheError(
@@ -81,7 +90,9 @@ class KernelCache:
             raise CacheError(
                 f"the kernel cache {folder} is not a directory; set FLASHSMITH_CACHE_DIR"
             )
-        if status.st_uid not in _trusted_users():
+        if self._is_packaged:
+            return
+        if status.st_uid not in self._trusted_users():
             raise CacheError(
                 f"the kernel cache {folder} belongs to user {status.st_uid}, not to you "
                 f"({os.geteuid()}), and code is loaded from it; `chown` it or set "
@@ -131,7 +142,7 @@ class KernelCache:
 
     def _read(self, entry: Path, key: str | None, check_hash: bool) -> Manifest | None:
         try:
-            if _is_foreign(entry) or _is_foreign(entry / MANIFEST):
+            if self._is_foreign(entry) or self._is_foreign(entry / MANIFEST):
                 return None
             manifest: Manifest = json.loads((entry / MANIFEST).read_text())
             if manifest.pop("manifest_sha256") != _manifest_hash(manifest):
@@ -144,7 +155,7 @@ class KernelCache:
             ):
                 return None
             path = entry / artifact["file"]
-            if _is_foreign(path) or path.stat().st_size != artifact["bytes"]:
+            if self._is_foreign(path) or path.stat().st_size != artifact["bytes"]:
                 return None
             if check_hash and _sha256(path) != artifact["sha256"]:
                 return None
@@ -155,6 +166,16 @@ class KernelCache:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+
+    def _is_foreign(self, path: Path) -> bool:
+        status = path.stat()  # raises if there is none
+        if self._is_packaged:
+            return False
+        is_trusted = status.st_uid in self._trusted_users()
+        return not is_trusted or bool(status.st_mode & _WRITABLE_BY_OTHERS)
+
+    def _trusted_users(self) -> set[int | None]:
+        return {os.geteuid(), 0, self._owner}  # root can write everywhere anyway
 
     @contextmanager
     def staging(self, entry: str) -> Iterator[Path]:
@@ -198,7 +219,10 @@ class KernelCache:
                 self.remove(entry)
 
     def set_aside(self, entry: Path, manifest: Manifest) -> None:
-        """Moves an entry to the failures, unless the name holds another entry by now."""
+        """Moves an entry to the failures, unless the name holds another entry by now, or the entry
+        is in another cache."""
+        if entry.parent.parent != self.root:
+            return
         found = self.read(entry, check_hash=False)
         if found is None or found["created"] != manifest["created"]:
             return
@@ -306,6 +330,36 @@ class KernelCache:
         return full(self.root, why)
 
 
+def find_caches() -> list[KernelCache]:
+    """Returns the caches in which kernels are looked up, in this order: the user's own, which alone
+    is written; the shared one; and the kernels that the package came with.
+
+    Raises:
+        CacheError: The own cache, or the shared one, is not safe to load code from.
+    """
+    own = KernelCache()
+    own.check()
+    found = [own]
+    if (shared := settings.SHARED_CACHE.get()) is not None:
+        found.append(_shared_cache(shared))
+    if _PREBUILT.is_dir():
+        found.append(KernelCache(_PREBUILT, is_packaged=True))
+    return found
+
+
+def _shared_cache(root: Path) -> KernelCache:
+    """Returns a cache that its owner shares: nobody else's files are loaded from it."""
+    try:
+        cache = KernelCache(root, owner=root.stat().st_uid)
+    except OSError as error:
+        raise CacheError(
+            f"FLASHSMITH_SHARED_CACHE is {root}, which cannot be read: {error}; name a folder that "
+            "`flashsmith build --out` filled, or unset it"
+        ) from error
+    cache.check()
+    return cache
+
+
 def entry_name(of: str, key: str) -> str:
     """Returns the folder's name for an artifact with this ``key``; ``of`` is for people."""
     return f"{of}-{key[:_KEY_DIGITS]}"
@@ -342,15 +396,6 @@ def _is_old(path: Path) -> bool:
         return time.time() - path.stat().st_mtime > _OLD_SECONDS
     except OSError:
         return False
-
-
-def _trusted_users() -> set[int]:
-    return {os.geteuid(), 0}  # root can write everywhere anyway
-
-
-def _is_foreign(path: Path) -> bool:
-    status = path.stat()
-    return status.st_uid not in _trusted_users() or bool(status.st_mode & _WRITABLE_BY_OTHERS)
 
 
 def _manifest_hash(manifest: Manifest) -> str:

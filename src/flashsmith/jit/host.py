@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flashsmith.errors import BuildError
 from flashsmith.jit.binary import kind_of, loads_here
-from flashsmith.jit.cache import KernelCache, Manifest, entry_name, has_fields
+from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches, has_fields
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
@@ -74,15 +74,16 @@ def find_host(*, sources: SourceTree = PACKAGE_SOURCES) -> HostLibrary | None:
     """Returns the newest sound host library of the present sources that can be loaded here, built
     by any compiler. The look-up needs no compiler."""
     present = host_hash(sources.csrc)
-    cache = KernelCache()
-    cache.check()
-    found = [
-        library
-        for library in _read_all(cache)
-        if library.manifest["source_hash"] == present and library.is_for_here
-    ]
-    newest = sorted(found, key=lambda library: float(library.manifest["created"]), reverse=True)
-    return next((each for each in newest if cache.read(each.directory)), None)
+    for cache in find_caches():
+        found = [
+            library
+            for library in _read_all(cache)
+            if library.manifest["source_hash"] == present and library.is_for_here
+        ]
+        found.sort(key=lambda library: float(library.manifest["created"]), reverse=True)
+        if sound := next((each for each in found if cache.read(each.directory)), None):
+            return sound
+    return None
 
 
 def build_host(

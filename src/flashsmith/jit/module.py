@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
 from flashsmith.jit.binary import loads_here
-from flashsmith.jit.cache import KernelCache, Manifest, has_fields
+from flashsmith.jit.cache import KernelCache, Manifest, find_caches, has_fields
 from flashsmith.jit.kernel_compilers import archs_of
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.ptxas import KernelResources
@@ -83,23 +83,32 @@ class Module:
 
 
 def find_modules(
-    instances: Iterable[KernelId], target: Target, *, sources: SourceTree = PACKAGE_SOURCES
+    instances: Iterable[KernelId],
+    target: Target,
+    *,
+    sources: SourceTree = PACKAGE_SOURCES,
+    caches: Sequence[KernelCache] | None = None,
 ) -> dict[KernelId, list[Module]]:
     """Returns the newest sound modules of each kernel that has one for all architectures of
     ``target`` that its family runs on.
 
     A module counts if it was built from the present sources, by any compiler, and can be loaded
     here. The look-up needs no compiler.
+
+    caches: The caches that are searched; default: ``find_caches``.
     """
     wanted = sorted(set(instances))
     if not wanted:
         return {}
     present = _PresentSources(wanted, target, sources)
-    cache = KernelCache()
-    cache.check()
+    caches = find_caches() if caches is None else caches
     found = {}
     for instance in wanted:
-        entries = list(_read(cache, cache.kernels_named(instance.slug), check_hash=True))
+        entries = [
+            module
+            for cache in caches
+            for module in _read(cache, cache.kernels_named(instance.slug), check_hash=True)
+        ]
         of_archs = [present.newest(instance, arch, entries) for arch in _archs(instance, target)]
         modules = [module for module in of_archs if module is not None]
         if modules and len(modules) == len(of_archs):
@@ -134,13 +143,15 @@ def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) ->
 
 
 def list_modules() -> list[Module]:
-    """Returns the modules in the cache with a readable manifest, newest first.
+    """Returns the modules in all caches with a readable manifest, newest first.
 
     The modules themselves are not hashed, because tables and look-ups do not need it.
     """
-    cache = KernelCache()
-    cache.check()
-    found = _read(cache, cache.entries(cache.kernels), check_hash=False)
+    found = (
+        module
+        for cache in find_caches()
+        for module in _read(cache, cache.entries(cache.kernels), check_hash=False)
+    )
     return sorted(found, key=lambda module: float(module.manifest["created"]), reverse=True)
 
 
