@@ -66,6 +66,15 @@ _JobsOption = Annotated[
     int | None, typer.Option(min=1, help="Compilers at a time; default: FLASHSMITH_JOBS.")
 ]
 _ForceOption = Annotated[bool, typer.Option("--force", help="Compile again what is cached.")]
+_OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Build into this folder in place of the cache, with the host library: for images and "
+        "clusters, where FLASHSMITH_SHARED_CACHE names it.",
+    ),
+]
 _EditorFolderOption = Annotated[
     Path | None,
     typer.Option(
@@ -88,6 +97,7 @@ def build(
     d_heads: _DHeadsOption = None,
     jobs: _JobsOption = None,
     force: _ForceOption = False,
+    out: _OutOption = None,
     editor_folder: _EditorFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,12 +117,21 @@ def build(
         instances = request.instances(forward_only=False)
         plan = {choose_target(target, arch or [], gpus, note): instances}
     jobs = jobs or default_jobs()
+    cache = KernelCache(out)
     watch = Stopwatch()
     modules: list[Module] = []
     for chosen, wanted in plan.items():
         note(f"{len(wanted)} kernels for {chosen.name}, {jobs} compilers at a time")
         with show_progress() as progress:
-            modules += build_kernels(wanted, chosen, jobs=jobs, progress=progress, force=force)
+            modules += build_kernels(
+                *(wanted, chosen),
+                jobs=jobs,
+                progress=progress,
+                force=force,
+                cache=None if out is None else cache,
+            )
+    if out is not None:
+        cache.keep_only_products()
     rows, not_linted = built_rows(modules), why_not_linted(modules)
     if editor_folder is not None:
         write_compile_commands(editor_folder, plan)
@@ -121,7 +140,7 @@ def build(
             {
                 "target": next(iter(plan)).kind,
                 "archs": [arch for chosen in plan for arch in chosen.archs],
-                "cache": KernelCache().root,
+                "cache": cache.root,
                 "seconds": watch.seconds,
                 "not_linted": not_linted,
                 "kernels": rows,
@@ -131,7 +150,7 @@ def build(
     print_built(rows)
     for reason, count in not_linted.items():
         note(f"the machine code of {count} kernels was not linted: {reason}; then build --force")
-    note(f"{watch.seconds} s; in {KernelCache().root}")
+    note(f"{watch.seconds} s; in {cache.root}")
 
 
 def write_compile_commands(folder: Path, built: Mapping[Target, Iterable[KernelId]]) -> None:

@@ -36,6 +36,7 @@ def build_kernels(
     progress: Progress | None = None,
     force: bool = False,
     sources: SourceTree = PACKAGE_SOURCES,
+    cache: KernelCache | None = None,
 ) -> list[Module]:
     """Returns the modules of these kernels for ``target``, sorted by kernel and architecture.
     Builds those that the cache lacks, and the host library if there is none.
@@ -45,6 +46,8 @@ def build_kernels(
     progress: A callback (units done, units in all, the unit just finished), also called once
         before the first.
     force: Whether to compile the kernels again.
+    cache: The cache that then has all kernels and the host library; default: the user's own, which
+        does not get what a shared cache has.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
     compiler failed, or machine code breaks a rule), CacheError (a directory of another user, a full
@@ -58,10 +61,12 @@ def build_kernels(
     if not wanted:
         raise ValueError("instances: got an empty set; there is nothing to build")
     with descriptor_errors():
-        _, *shared = find_caches()
+        shared = find_caches()[1:] if cache is None else []
         found = {} if force else find_modules(wanted, target, sources=sources, caches=shared)
         missing = [each for each in wanted if each not in found]
-        build = _Build(missing, target, sources, jobs or default_jobs(), force)
+        own = cache or KernelCache()
+        own.check()
+        build = _Build(missing, target, sources, own, jobs or default_jobs(), force)
         found |= build.run(progress or (lambda *_: None)) if missing else {}
         return [module for each in wanted for module in found[each]]
 
@@ -74,12 +79,12 @@ class _Build:
         instances: Sequence[KernelId],
         target: Target,
         sources: SourceTree,
+        cache: KernelCache,
         jobs: int,
         force: bool,
     ) -> None:
         self.instances, self.target, self.sources = instances, target, sources
-        self.jobs, self.force = jobs, force
-        self.cache = KernelCache()
+        self.cache, self.jobs, self.force = cache, jobs, force
 
     def run(self, progress: Progress) -> dict[KernelId, list[Module]]:
         csrc = self.sources.csrc
@@ -88,11 +93,15 @@ class _Build:
         def host_progress(done: int, total: int, what: str) -> None:
             progress(done, total + count, what)
 
-        host = build_host(jobs=self.jobs, progress=host_progress, sources=self.sources)
+        host = build_host(
+            jobs=self.jobs, progress=host_progress, sources=self.sources, cache=self.cache
+        )
         try:
             compiler = find_kernel_compiler(self.target, host.path, csrc)
         except ToolchainError:
-            found = find_modules(self.instances, self.target, sources=self.sources)
+            found = find_modules(
+                self.instances, self.target, sources=self.sources, caches=[self.cache]
+            )
             if self.force or len(found) < len(self.instances):
                 raise
             return found

@@ -247,6 +247,12 @@ class KernelCache:
             path.unlink(missing_ok=True)
         return unlocked + len(texts)
 
+    def keep_only_products(self) -> None:
+        """Removes all that only builds need, so that the folder can be copied to other machines."""
+        with self.disk_errors():
+            for folder in (self.objects, self.failed, self._staging, self._locks, self._mods):
+                shutil.rmtree(folder, ignore_errors=True)
+
     def remove(self, entry: Path) -> None:
         """Removes an entry atomically: it is renamed first, so that nobody sees half of it."""
         aside = Path(tempfile.mkdtemp(prefix="removed.", dir=self._staging))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,16 @@ class HostLibrary:
         return self.directory, self.manifest["created"]
 
 
-def find_host(*, sources: SourceTree = PACKAGE_SOURCES) -> HostLibrary | None:
+def find_host(
+    *, sources: SourceTree = PACKAGE_SOURCES, caches: Sequence[KernelCache] | None = None
+) -> HostLibrary | None:
     """Returns the newest sound host library of the present sources that can be loaded here, built
-    by any compiler. The look-up needs no compiler."""
+    by any compiler. The look-up needs no compiler.
+
+    caches: The caches that are searched in turn; default: ``find_caches``.
+    """
     present = host_hash(sources.csrc)
-    for cache in find_caches():
+    for cache in find_caches() if caches is None else caches:
         found = [
             library
             for library in _read_all(cache)
@@ -91,20 +96,23 @@ def build_host(
     jobs: int | None = None,
     progress: Progress | None = None,
     sources: SourceTree = PACKAGE_SOURCES,
+    cache: KernelCache | None = None,
 ) -> HostLibrary:
     """Returns ``find_host``, or builds the library if there is none.
 
-    jobs, progress: See ``build_kernels``.
+    jobs, progress, cache: See ``build_kernels``.
 
     Raises ToolchainError (no C++20 compiler), BuildError (it failed), CacheError (a directory of
     another user, a full disk).
     """
-    found = find_host(sources=sources)
+    own = cache or KernelCache()
+    is_own = own.root == KernelCache().root
+    found = find_host(sources=sources, caches=None if is_own else [own])
     if found is not None:
         return found
     toolchain = HostToolchain.find()
     units = plan_host(toolchain, sources.csrc)
-    build = _HostBuild(KernelCache(), toolchain, sources, units)
+    build = _HostBuild(own, toolchain, sources, units)
     require_cxx20(toolchain.cxx)
     return build.run(jobs or default_jobs(), progress or (lambda *_: None))
 
