@@ -35,4 +35,5 @@ def _run(rank: int, processes: int, folder: Path, arguments: tuple[str, ...]) ->
     if rank == 0:
         results = {way: step.results for way, step in steps.items()}
         torch.save((results, list(example.lines(steps))), folder / "results.pt")
+    dist.barrier()  # a process that leaves early may end the other's connections under its threads
     dist.destroy_process_group()
