@@ -124,7 +124,10 @@ def find_kernel_compiler(target: Target, host: Path, csrc: Path) -> KernelCompil
 
 
 def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
-    """Returns the architectures of ``target`` for which a kernel is compiled."""
+    """Returns the architectures of ``target`` for which a kernel is compiled; one empty name on the
+    emulator."""
+    if target.kind == "emulator":
+        return ("",)
     if not config.exact_arch:
         return target.archs
     needed = config.minimum_gpu
