@@ -1,12 +1,15 @@
 """Kernel instances -> C++ text: the maps of the kernels, and one translation unit for each.
 
+A C++ program can look kernels up in the maps of ``flash_kernels.cuh``, which includes no header of
+the host. The package itself compiles the translation units alone.
+
 Generation is pure and deterministic: the same set, in any order, gives the same bytes.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flashsmith.configs import (
@@ -18,7 +21,6 @@ from flashsmith.configs import (
     Variant,
     require_buildable,
 )
-from flashsmith.gpus import get_gpu_architecture
 from flashsmith.mods.cpp import GRADIENT_HEADER, HEADER, gradient, policy
 from flashsmith.mods.registry import expression_of
 
@@ -32,7 +34,6 @@ _MAP_HEADER = """\
 #include <map>
 
 {includes}
-#include "host/named_kernel.h"
 
 namespace flashsmith {{
 
@@ -44,32 +45,15 @@ namespace kernels {{
 {getters}
 }}  // namespace kernels
 
-{families}
-// Each map with the configuration that is its key, and with what its kernels compute.
-template <typename Visit>
-void for_each_map(const Visit &visit) {{
-{visits}
-}}
-
+{maps}
 }}  // namespace flashsmith
 """
-
-_FAMILY = """\
-// Its host code is host/families/{name}.cpp.
-inline constexpr FamilyGpus {name}_gpus{{
-    .family = "{family}", .major = {major}, .minor = {minor}, .exact = {exact}}};
-{maps}"""
 
 _MAP = """\
 // The {family} family's {kernels}, variant {computed}.
 inline const std::map<{struct}, {function}> {name} = {{
 {entries}}};
 """
-
-_VISIT = """\
-  visit("{struct}", {family}_gpus,
-        {variant},
-        {maps});"""
 
 _SCORE = """\
 {includes}
@@ -178,11 +162,10 @@ def _map_header(instances: Sequence[KernelId]) -> str:
             for instance in instances
             for name in _getters(instance)
         ),
-        families="\n".join(_family(kind, _by_variant(kind, instances)) for kind in CONFIG_CLASSES),
-        visits="\n".join(
-            _visit(kind, variant)
+        maps="\n".join(
+            _maps(kind, variant, own)
             for kind in CONFIG_CLASSES
-            for variant in _by_variant(kind, instances)
+            for variant, own in _by_variant(kind, instances).items()
         ),
     )
 
@@ -191,7 +174,7 @@ def _by_variant(
     kind: type[KernelConfig], instances: Sequence[KernelId]
 ) -> dict[Variant, list[KernelId]]:
     """Returns the kernels of a family by variant. Full attention always has a map, maybe an empty
-    one, because the look-up learns the family's struct from it."""
+    one, so that a program that names it compiles with any set of kernels."""
     own = [instance for instance in instances if type(instance.config) is kind]
     variants = sorted({FULL} | {instance.variant for instance in own})
     return {
@@ -215,30 +198,14 @@ def _is_scheduled(kind: type[KernelConfig], variant: Variant) -> bool:
     return variant.varlen and not kind.is_set_of_kernels
 
 
-def _name(kind: type[KernelConfig]) -> str:
-    return f"{kind.family}_{kind.kernels_name()}"
-
-
 def _map_names(kind: type[KernelConfig], variant: Variant) -> list[str]:
     """Returns the names of the kernels' map and, if tiles are scheduled, of the schedules' map."""
-    family = "forward" if kind is FlashForwardKernelConfig else _name(kind)
+    family = (
+        "forward" if kind is FlashForwardKernelConfig else f"{kind.family}_{kind.kernels_name()}"
+    )
     suffix = "" if variant == FULL else f"_{variant.name}".replace("+", "_")
     values = ["kernels", "schedules"] if _is_scheduled(kind, variant) else ["kernels"]
     return [f"{family}_{value}{suffix}" for value in values]
-
-
-def _family(kind: type[KernelConfig], by_variant: Mapping[Variant, Sequence[KernelId]]) -> str:
-    major, minor = get_gpu_architecture(kind.minimum_gpu).compute_capability
-    return _FAMILY.format(
-        name=_name(kind),
-        family=kind.family,
-        major=major,
-        minor=minor,
-        exact=str(kind.exact_arch).lower(),
-        struct=kind.__name__,
-        function=kind.kernel_pointer,
-        maps="".join(_maps(kind, variant, own) for variant, own in by_variant.items()),
-    )
 
 
 def _maps(kind: type[KernelConfig], variant: Variant, instances: Sequence[KernelId]) -> str:
@@ -259,16 +226,6 @@ def _maps(kind: type[KernelConfig], variant: Variant, instances: Sequence[Kernel
 def _map_entry(instance: KernelId, getter: str) -> str:
     config = instance.config.to_cpp_struct()
     return _MAP_ENTRY.format(name=instance.name, config=config, getter=getter)
-
-
-def _visit(kind: type[KernelConfig], variant: Variant) -> str:
-    kernels, *schedules = _map_names(kind, variant)
-    return _VISIT.format(
-        struct=kind.__name__,
-        family=_name(kind),
-        variant=variant.to_cpp_struct(),
-        maps=", ".join([kernels, *(f"&{each}" for each in schedules)]),
-    )
 
 
 def _translation_unit(instance: KernelId) -> str:

@@ -59,7 +59,7 @@ def test_fields_are_called_after_the_families() -> None:
         (INCLUDE / "backward_params.h", BACKWARD),
         (INCLUDE / "params.h", ALL),
         ("emulator/device.h", set()),
-        ("host/launch_cuda.cpp", set()),
+        ("host/launch_gpu.cpp", set()),
         ("host/check/check.h", set()),
     ],
 )

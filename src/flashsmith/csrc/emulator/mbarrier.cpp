@@ -105,7 +105,7 @@ void Mbarriers::wait(Thread &thread, uint32_t offset, unsigned parity, const Ste
   block_.clocks.acquire(thread.warp->index, thread.lane, barrier.completed);
 }
 
-void Mbarriers::load(Thread &thread, BulkLoad load, uint32_t offset) {
+void Mbarriers::load(Thread &thread, const BulkLoad &load, uint32_t offset) {
   Mbarrier &barrier = find(thread, offset);
   const unsigned warp = thread.warp->index, lane = thread.lane;
   if (!barrier.fenced) {
@@ -119,8 +119,8 @@ void Mbarriers::load(Thread &thread, BulkLoad load, uint32_t offset) {
                             .warp = warp,
                             .lane = lane},
                            load.offset, load.bytes);
-  load.issuer = &thread;
   barrier.loads.push_back(load);
+  barrier.loads.back().issuer = &thread;
   expect(barrier, -int64_t{load.bytes});
   if (!barrier.waiters.empty()) advance(barrier);
 }

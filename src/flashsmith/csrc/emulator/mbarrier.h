@@ -57,7 +57,7 @@ class Mbarriers {
   void arrive(Thread &thread, uint32_t offset, int64_t bytes);
   void wait(Thread &thread, uint32_t offset, unsigned parity, const Step &step);
   // Begins a load that the barrier at `offset` counts.
-  void load(Thread &thread, BulkLoad load, uint32_t offset);
+  void load(Thread &thread, const BulkLoad &load, uint32_t offset);
 
   // Returns the first mbarrier with copies in flight, or nullptr.
   const Mbarrier *in_flight() const;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace flashsmith::emulator {
 
@@ -16,7 +17,8 @@ constexpr uint32_t swizzled(uint32_t address, Swizzle swizzle) {
 
 constexpr unsigned kMaxTensorRank = 5;
 
-// As large and aligned as the driver's struct, so that arguments of kernels have the same layout.
+// Size and alignment are those of a GPU's map, so that kernel arguments have one layout. The host
+// keeps GPUs' maps in this struct, too: no byte of it is padding, which copies may leave out.
 struct alignas(128) TensorMap {
   void *base;  // 16-byte aligned
   uint32_t element_bytes, rank;
@@ -24,7 +26,8 @@ struct alignas(128) TensorMap {
   uint64_t strides[kMaxTensorRank];  // in bytes; [0] is element_bytes, others multiples of 16
   uint32_t box[kMaxTensorRank];      // in elements
   Swizzle swizzle;
+  uint8_t unused[11];
 };
-static_assert(sizeof(TensorMap) == 128);
+static_assert(sizeof(TensorMap) == 128 && std::has_unique_object_representations_v<TensorMap>);
 
 }  // namespace flashsmith::emulator

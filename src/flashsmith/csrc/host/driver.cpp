@@ -3,30 +3,39 @@
 #include <dlfcn.h>
 #include <tvm/ffi/error.h>
 
-#include <map>
-#include <mutex>
-
 namespace flashsmith::driver {
 namespace {
 
 constexpr const char *kLibrary = "libcuda.so.1";
+constexpr const char *kNeeded = "a driver for CUDA 12.0 or newer is needed";
 
-template <typename Function>
-void find(void *library, const char *name, Function &function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function) return;
-  TVM_FFI_THROW(DeviceError) << "the NVIDIA driver has no " << name
-                             << "; flashsmith needs a driver for CUDA 12.0 or newer";
+void *open_library() {
+  void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) TVM_FFI_THROW(DeviceError) << dlerror() << "; " << kNeeded;
+  return library;
 }
 
-Functions find_functions() {
-  void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    TVM_FFI_THROW(DeviceError) << "no NVIDIA driver was found: " << dlerror()
-                               << "; install one for CUDA 12.0 or newer, or pass CPU tensors for "
-                                  "the emulator";
-  }
-  Functions found{};
+// Throws the DeviceError of a driver without a function.
+[[noreturn]] void refuse_driver(void *library, const char *function) {
+  int version = 0;
+  const auto get_version =
+      reinterpret_cast<decltype(Driver::cuDriverGetVersion)>(dlsym(library, "cuDriverGetVersion"));
+  if (get_version) get_version(&version);
+  TVM_FFI_THROW(DeviceError) << kLibrary << " is for CUDA " << version / 1000 << "."
+                             << version % 1000 / 10 << " and has no " << function << "; "
+                             << kNeeded;
+  __builtin_unreachable();
+}
+
+template <typename Pointer>
+void find(void *library, const char *name, Pointer &function) {
+  function = reinterpret_cast<Pointer>(dlsym(library, name));
+  if (!function) refuse_driver(library, name);
+}
+
+Driver find_functions() {
+  void *const library = open_library();
+  Driver found{};
 #define FLASHSMITH_FIND(name) find(library, #name, found.name)
   FLASHSMITH_FIND(cuInit);
   FLASHSMITH_FIND(cuDriverGetVersion);
@@ -39,69 +48,60 @@ Functions find_functions() {
   FLASHSMITH_FIND(cuCtxPushCurrent_v2);
   FLASHSMITH_FIND(cuCtxPopCurrent_v2);
   FLASHSMITH_FIND(cuLibraryLoadData);
+  FLASHSMITH_FIND(cuLibraryUnload);
   FLASHSMITH_FIND(cuLibraryGetKernel);
   FLASHSMITH_FIND(cuKernelGetAttribute);
   FLASHSMITH_FIND(cuKernelSetAttribute);
   FLASHSMITH_FIND(cuLaunchKernelEx);
   FLASHSMITH_FIND(cuStreamIsCapturing);
   FLASHSMITH_FIND(cuEventCreate);
-  FLASHSMITH_FIND(cuEventDestroy_v2);
   FLASHSMITH_FIND(cuEventRecord);
   FLASHSMITH_FIND(cuEventSynchronize);
   FLASHSMITH_FIND(cuEventElapsedTime);
+  FLASHSMITH_FIND(cuEventDestroy_v2);
   FLASHSMITH_FIND(cuTensorMapEncodeTiled);
 #undef FLASHSMITH_FIND
-  if (const Result result = found.cuInit(0); result != kSuccess) {
-    const char *text = "unknown error";
-    found.cuGetErrorString(result, &text);
-    TVM_FFI_THROW(DeviceError) << "the NVIDIA driver cannot be used: " << text;
-  }
   return found;
 }
 
-// Returns the context that the CUDA runtime uses on a device, too. It is retained for good.
-Context primary_context(int device) {
-  static std::mutex mutex;
-  static std::map<int, Context> contexts;
-  const std::lock_guard lock(mutex);
-  if (const auto known = contexts.find(device); known != contexts.end()) return known->second;
-  Device handle{};
-  FLASHSMITH_DRIVER(cuDeviceGet(&handle, device));
-  Context context{};
-  FLASHSMITH_DRIVER(cuDevicePrimaryCtxRetain(&context, handle));
-  return contexts.emplace(device, context).first->second;
+[[noreturn]] void fail(const Driver &driver, Result result, const char *call) {
+  if (result == Result::no_binary_for_gpu) {
+    TVM_FFI_THROW(DeviceError) << call << ": the kernel's module holds no code for the GPU's "
+                               << "architecture; build for it with `flashsmith build --arch`";
+  }
+  TVM_FFI_THROW(DeviceError) << call << ": " << describe(driver, result) << " ("
+                             << name_of(driver, result) << ")";
+  __builtin_unreachable();
+}
+
+Driver initialised() {
+  const Driver found = find_functions();
+  if (const Result result = found.cuInit(0); result != Result::success) {
+    fail(found, result, "cuInit");
+  }
+  return found;
 }
 
 }  // namespace
 
-const Functions &functions() {
-  static const Functions found = find_functions();
+// A failure is not remembered: the next call tries again.
+const Driver &driver() {
+  static const Driver found = initialised();
   return found;
 }
 
-void check(Result result, const char *call) {
-  if (result == kSuccess) return;
-  if (result == kNoBinaryForGpu) {
-    TVM_FFI_THROW(DeviceError) << call << ": the kernel holds no code for the GPU's architecture; "
-                               << "build for it with `flashsmith build --arch`";
-  }
-  const char *text = "unknown error", *name = "";
-  functions().cuGetErrorString(result, &text);
-  functions().cuGetErrorName(result, &name);
-  TVM_FFI_THROW(DeviceError) << call << ": " << text << " (" << name << ")";
+const char *describe(const Driver &driver, Result result) {
+  const char *text = nullptr;
+  driver.cuGetErrorString(result, &text);
+  return text ? text : "unknown error";
 }
 
-DeviceGuard::DeviceGuard(int device) {
-  Device current{};
-  // Devices have the same numbers as in the runtime.
-  if (functions().cuCtxGetDevice(&current) == kSuccess && current == device) return;
-  FLASHSMITH_DRIVER(cuCtxPushCurrent_v2(primary_context(device)));
-  is_pushed_ = true;
+const char *name_of(const Driver &driver, Result result) {
+  const char *name = nullptr;
+  driver.cuGetErrorName(result, &name);
+  return name ? name : "unknown";
 }
 
-DeviceGuard::~DeviceGuard() {
-  Context popped{};
-  if (is_pushed_) functions().cuCtxPopCurrent_v2(&popped);
-}
+void fail(Result result, const char *call) { fail(driver(), result, call); }
 
 }  // namespace flashsmith::driver

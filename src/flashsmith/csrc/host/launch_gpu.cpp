@@ -15,9 +15,8 @@
 namespace flashsmith {
 namespace {
 
-using driver::DeviceGuard;
-
-// The functions of a cubin.
+// The functions of a cubin. It belongs to no context: a GPU gets its code at the first use there.
+// It is never unloaded, because graphs may hold its kernels.
 class Cubin final : public Module {
   std::string path_;
   driver::Library library_{};
@@ -26,27 +25,34 @@ class Cubin final : public Module {
   explicit Cubin(const std::string &path) : path_(path) {
     std::ostringstream code;
     code << std::ifstream(path, std::ios::binary).rdbuf();
-    const driver::Result result = driver::functions().cuLibraryLoadData(
+    const driver::Result result = driver::driver().cuLibraryLoadData(
         &library_, code.str().c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
-    require(result);
+    require(result, "cuLibraryLoadData");
   }
 
   const void *function(const std::string &symbol) const override {
     driver::Kernel kernel{};
-    require(driver::functions().cuLibraryGetKernel(&kernel, library_, symbol.c_str()), &symbol);
+    require(driver::driver().cuLibraryGetKernel(&kernel, library_, symbol.c_str()), symbol.c_str());
     return kernel;
   }
 
  private:
-  void require(driver::Result result, const std::string *symbol = nullptr) const {
-    if (result == driver::kSuccess) return;
-    const char *text = "unknown error";
+  void require(driver::Result result, const char *what) const {
+    if (result == driver::Result::success) return;
+    if (is_of_machine(result)) driver::fail(result, what);
     int version = 0;
-    driver::functions().cuGetErrorString(result, &text);
-    driver::functions().cuDriverGetVersion(&version);
-    TVM_FFI_THROW(RuntimeError) << path_ << (symbol ? ", function " + *symbol : "") << ": " << text
+    driver::driver().cuDriverGetVersion(&version);
+    TVM_FFI_THROW(RuntimeError) << path_ << ", " << what << ": "
+                                << driver::describe(driver::driver(), result)
                                 << " (the driver is for CUDA " << version / 1000 << "."
                                 << version % 1000 / 10 << ")";
+  }
+
+  // Returns whether a failure has its cause in the machine, not in the file.
+  static bool is_of_machine(driver::Result result) {
+    using driver::Result;
+    return result == Result::no_binary_for_gpu || result == Result::out_of_memory ||
+           result == Result::not_initialized || result == Result::deinitialized;
   }
 };
 
@@ -56,30 +62,43 @@ class Timer {
 
  public:
   explicit Timer(driver::Stream stream) {
-    FLASHSMITH_DRIVER(cuEventCreate(&start_, 0));
-    FLASHSMITH_DRIVER(cuEventCreate(&stop_, 0));
-    FLASHSMITH_DRIVER(cuEventRecord(start_, stream));
+    FLASHSMITH_DRIVER(cuEventCreate, &start_, 0);
+    FLASHSMITH_DRIVER(cuEventCreate, &stop_, 0);
+    FLASHSMITH_DRIVER(cuEventRecord, start_, stream);
   }
   ~Timer() {
-    if (start_) driver::functions().cuEventDestroy_v2(start_);
-    if (stop_) driver::functions().cuEventDestroy_v2(stop_);
+    if (start_) driver::driver().cuEventDestroy_v2(start_);
+    if (stop_) driver::driver().cuEventDestroy_v2(stop_);
   }
   Timer(const Timer &) = delete;
   Timer &operator=(const Timer &) = delete;
 
   double stop(driver::Stream stream) {
     float milliseconds = 0;
-    FLASHSMITH_DRIVER(cuEventRecord(stop_, stream));
-    FLASHSMITH_DRIVER(cuEventSynchronize(stop_));
-    FLASHSMITH_DRIVER(cuEventElapsedTime(&milliseconds, start_, stop_));
+    FLASHSMITH_DRIVER(cuEventRecord, stop_, stream);
+    FLASHSMITH_DRIVER(cuEventSynchronize, stop_);
+    FLASHSMITH_DRIVER(cuEventElapsedTime, &milliseconds, start_, stop_);
     return milliseconds;
   }
 };
 
 int attribute(driver::DeviceAttribute name, driver::Device device) {
   int value = 0;
-  FLASHSMITH_DRIVER(cuDeviceGetAttribute(&value, name, device));
+  FLASHSMITH_DRIVER(cuDeviceGetAttribute, &value, name, device);
   return value;
+}
+
+// Returns the context that the CUDA runtime uses on a device, too. It is retained for good.
+driver::Context primary_context(int device) {
+  static std::mutex mutex;
+  static std::unordered_map<int, driver::Context> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
+  driver::Device handle{};
+  FLASHSMITH_DRIVER(cuDeviceGet, &handle, device);
+  driver::Context context{};
+  FLASHSMITH_DRIVER(cuDevicePrimaryCtxRetain, &context, handle);
+  return known.emplace(device, context).first->second;
 }
 
 // The properties that plans depend on. They are queried once, because every call of another size
@@ -94,10 +113,10 @@ DeviceFacts facts_of(int device) {
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(device); found != known.end()) return found->second;
   driver::Device handle{};
-  FLASHSMITH_DRIVER(cuDeviceGet(&handle, device));
-  const DeviceFacts facts{attribute(driver::kComputeCapabilityMajor, handle),
-                          attribute(driver::kComputeCapabilityMinor, handle),
-                          attribute(driver::kMultiprocessorCount, handle)};
+  FLASHSMITH_DRIVER(cuDeviceGet, &handle, device);
+  const DeviceFacts facts{attribute(driver::DeviceAttribute::compute_capability_major, handle),
+                          attribute(driver::DeviceAttribute::compute_capability_minor, handle),
+                          attribute(driver::DeviceAttribute::multiprocessor_count, handle)};
   return known.emplace(device, facts).first->second;
 }
 
@@ -117,7 +136,8 @@ void check_capability(const FamilyGpus &gpus, int device) {
 bool waits(driver::Kernel kernel, int device) {
   constexpr int kFirstThatWaits = 90;
   int version = 0;
-  FLASHSMITH_DRIVER(cuKernelGetAttribute(&version, driver::kPtxVersion, kernel, device));
+  FLASHSMITH_DRIVER(cuKernelGetAttribute, &version, driver::FunctionAttribute::ptx_version, kernel,
+                    device);
   return version >= kFirstThatWaits;
 }
 
@@ -142,8 +162,9 @@ Prepared prepare_function(const Launch &launch, int device) {
   if (found == known.end()) found = known.emplace(key, Prepared{waits(kernel, device)}).first;
   Prepared &prepared = found->second;
   if (launch.shared_memory_bytes > prepared.shared_memory_bytes) {
-    FLASHSMITH_DRIVER(cuKernelSetAttribute(driver::kMaxDynamicSharedSizeBytes,
-                                           launch.shared_memory_bytes, kernel, device));
+    FLASHSMITH_DRIVER(cuKernelSetAttribute,
+                      driver::FunctionAttribute::max_dynamic_shared_size_bytes,
+                      launch.shared_memory_bytes, kernel, device);
     prepared.shared_memory_bytes = launch.shared_memory_bytes;
   }
   return prepared;
@@ -154,13 +175,13 @@ void launch_one(const Launch &launch, const KernelArguments &arguments, driver::
   unsigned n_attributes = 0;
   if (launch.cluster > 1) {
     driver::LaunchAttribute &cluster = attributes[n_attributes++];
-    cluster.id = driver::kClusterDimension;
+    cluster.id = driver::LaunchAttributeId::cluster_dimension;
     cluster.value.cluster = {launch.cluster, 1, 1};
   }
   if (launch.overlaps) {
     driver::LaunchAttribute &overlaps = attributes[n_attributes++];
-    overlaps.id = driver::kProgrammaticStreamSerialization;
-    overlaps.value.programmatic_stream_serialization = 1;
+    overlaps.id = driver::LaunchAttributeId::programmatic_stream_serialization;
+    overlaps.value.programmatic_stream_serialization_allowed = 1;
   }
   const driver::LaunchConfig config{
       .grid_x = launch.grid.x,
@@ -174,7 +195,7 @@ void launch_one(const Launch &launch, const KernelArguments &arguments, driver::
       .attributes = attributes,
       .n_attributes = n_attributes};
   void *parameters[] = {const_cast<void *>(arguments.get())};
-  FLASHSMITH_DRIVER(cuLaunchKernelEx(&config, kernel_of(launch), parameters, nullptr));
+  FLASHSMITH_DRIVER(cuLaunchKernelEx, &config, kernel_of(launch), parameters, nullptr);
 }
 
 }  // namespace
@@ -185,6 +206,21 @@ std::unique_ptr<Module> load_cubin(const std::string &path) {
 
 namespace gpu {
 
+DeviceGuard::DeviceGuard(int device) {
+  driver::Device current{};
+  const driver::Result result = driver::driver().cuCtxGetDevice(&current);
+  // Devices have the same numbers as in the CUDA runtime.
+  if (result == driver::Result::success && current == device) return;
+  if (result != driver::Result::invalid_context) driver::check(result, "cuCtxGetDevice");
+  FLASHSMITH_DRIVER(cuCtxPushCurrent_v2, primary_context(device));
+  is_pushed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  driver::Context popped{};
+  if (is_pushed_) driver::driver().cuCtxPopCurrent_v2(&popped);
+}
+
 int num_sms(int device) { return facts_of(device).num_sms; }
 
 bool is_capturing(int device, void *stream) {
@@ -192,8 +228,8 @@ bool is_capturing(int device, void *stream) {
   driver::CaptureStatus status{};
   // The default stream cannot tell while another one is being captured.
   const driver::Result result =
-      driver::functions().cuStreamIsCapturing(static_cast<driver::Stream>(stream), &status);
-  return result != driver::kSuccess || status != driver::kCaptureStatusNone;
+      driver::driver().cuStreamIsCapturing(static_cast<driver::Stream>(stream), &status);
+  return result != driver::Result::success || status != driver::CaptureStatus::none;
 }
 
 void prepare(const FamilyGpus &gpus, Plan &plan, int device) {

@@ -6,6 +6,18 @@
 
 namespace flashsmith::gpu {
 
+// Makes a device's context current while it lives, unless a context of the device is current. The
+// driver takes most calls only from threads with a context, and new threads have none.
+class DeviceGuard {
+  bool is_pushed_ = false;
+
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard &) = delete;
+  DeviceGuard &operator=(const DeviceGuard &) = delete;
+};
+
 int num_sms(int device);
 
 bool is_capturing(int device, void *stream);

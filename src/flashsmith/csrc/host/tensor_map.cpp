@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/args/argument.h"
 #include "host/driver.h"
+#include "host/launch_gpu.h"
 
 namespace flashsmith {
 namespace {
@@ -101,43 +103,44 @@ ptx::TensorMap encode_for_emulator(const Description &tensor) {
 driver::TensorMapDataType data_type(ScalarType type) {
   switch (type) {
     case ScalarType::Half:
-      return driver::kFloat16;
+      return driver::TensorMapDataType::float16;
     case ScalarType::BFloat16:
-      return driver::kBfloat16;
+      return driver::TensorMapDataType::bfloat16;
     default:
-      return driver::kUint8;  // copies need not know what bytes mean
+      return driver::TensorMapDataType::uint8;  // copies need not know what bytes mean
   }
 }
 
 driver::TensorMapSwizzle swizzle_of(const Box &box) {
   switch (box.swizzle) {
     case ptx::Swizzle::bytes_128:
-      return driver::kSwizzle128B;
+      return driver::TensorMapSwizzle::bytes_128;
     case ptx::Swizzle::bytes_64:
-      return driver::kSwizzle64B;
+      return driver::TensorMapSwizzle::bytes_64;
     default:
-      return driver::kSwizzle32B;
+      return driver::TensorMapSwizzle::bytes_32;
   }
 }
 
 ptx::TensorMap encode_for_gpu(const Description &tensor) {
-  const driver::DeviceGuard guard(tensor.device.device_id);
+  const gpu::DeviceGuard guard(tensor.device.device_id);
   const uint32_t box[kMaxRank] = {static_cast<uint32_t>(tensor.box.columns),
                                   static_cast<uint32_t>(tensor.box.rows), 1, 1, 1};
   const uint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
-  // A kernel on a GPU has its own struct of this size, which only the driver knows.
-  ptx::TensorMap map;
-  const driver::Result result = driver::functions().cuTensorMapEncodeTiled(
+  driver::TensorMap map{};
+  const driver::Result result = driver::driver().cuTensorMapEncodeTiled(
       &map, data_type(tensor.type), static_cast<uint32_t>(tensor.rank), tensor.base,
-      tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides, driver::kInterleaveNone,
-      swizzle_of(tensor.box), driver::kPromoteL2_256B, driver::kFillZeros);
-  if (result != driver::kSuccess) {
+      tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides,
+      driver::TensorMapInterleave::none, swizzle_of(tensor.box),
+      driver::TensorMapPromotion::L2_256B, driver::TensorMapFill::none);
+  if (result != driver::Result::success) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
                                   "head) strides of ("
                                << tensor.strides[3] << ", " << tensor.strides[1] << ", "
-                               << tensor.strides[2] << ") bytes: error " << result;
+                               << tensor.strides[2]
+                               << ") bytes: " << driver::describe(driver::driver(), result);
   }
-  return map;
+  return std::bit_cast<ptx::TensorMap>(map);
 }
 
 ptx::TensorMap encode(const Description &tensor) {
