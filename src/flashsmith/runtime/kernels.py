@@ -12,6 +12,7 @@ from typing import cast
 from flashsmith import settings
 from flashsmith.configs import KernelConfig, KernelId, Variant
 from flashsmith.errors import CacheError, FlashsmithError, KernelNotFoundError
+from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import (
     Module,
     Progress,
@@ -53,11 +54,14 @@ def load_module(module: Module, instance: KernelId, target: Target) -> LoadedKer
         CacheError: It cannot be loaded here.
     """
     host = load_host()
+    capability = get_gpu_architecture(instance.config.minimum_gpu).compute_capability
     try:
         operations = host.load_kernel(
-            module.target.kind,
+            "emulator" if module.target.kind == "emulator" else "gpu",
             instance.name,
             type(instance.config).__name__,  # the C++ struct has the same name
+            instance.config.family,
+            [*capability, int(instance.config.exact_arch)],
             _values(instance.config),
             _values(instance.variant),
             str(module.path),

@@ -16,7 +16,8 @@ constexpr uint32_t swizzled(uint32_t address, Swizzle swizzle) {
 
 constexpr unsigned kMaxTensorRank = 5;
 
-struct TensorMap {
+// As large and aligned as the driver's struct, so that arguments of kernels have the same layout.
+struct alignas(128) TensorMap {
   void *base;  // 16-byte aligned
   uint32_t element_bytes, rank;
   uint64_t sizes[kMaxTensorRank];    // in elements, the contiguous dimension first
@@ -24,5 +25,6 @@ struct TensorMap {
   uint32_t box[kMaxTensorRank];      // in elements
   Swizzle swizzle;
 };
+static_assert(sizeof(TensorMap) == 128);
 
 }  // namespace flashsmith::emulator

@@ -14,7 +14,7 @@ AcceptedForward::AcceptedForward(const ForwardKernel &kernel, const ForwardTenso
       problem_(check_problem(kernel, tensors.all(), tensors, numbers)) {
   if (problem_.is_empty()) return;
   const DLDevice device = tensors.q().device();
-  plan_ = kernel.plan(problem_, num_sms_of(device));
+  plan_ = kernel.plan(problem_, num_sms_of(kernel.kind, device));
   check_memory(tensors.all());
   kernel.check_layout(tensors);
   prepare(kernel.gpus, plan_, device);

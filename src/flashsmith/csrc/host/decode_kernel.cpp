@@ -75,8 +75,7 @@ void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, 
   const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(
-      {.kernel = "combine_kernel",
-       .function = combine_,
+      {.function = combine_,
        .call = decode_.call,
        .grid = {static_cast<unsigned>(places), static_cast<unsigned>(blocks), 1},
        .cluster = 1,
@@ -88,8 +87,7 @@ void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, 
 Plan DecodeKernel::append_plan(const AppendTensors &tensors) const {
   const int64_t chunks = append_chunks(tensors);
   if (chunks == 0) return {};
-  return {.launches = {{.kernel = "cache_append_kernel",
-                        .function = append_,
+  return {.launches = {{.function = append_,
                         .call = call<AppendKernelArgs>,
                         .grid = {static_cast<unsigned>(quotient_up(chunks, kAppendThreads)), 1, 1},
                         .cluster = 1,

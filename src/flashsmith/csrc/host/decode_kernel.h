@@ -18,7 +18,7 @@ struct DecodeBlocks {
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
   Launch decode_;  // without its grid
-  const void *combine_, *append_;
+  KernelFunction combine_, append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
 
@@ -46,21 +46,21 @@ class DecodeKernel : public Kernel {
                    int num_sms) const;
 
  public:
-  template <typename Named>
-  DecodeKernel(const Named &kernel, const FamilyGpus &gpus, const DecodeBlocks &blocks,
-               const char *name, decltype(Launch::call) call)
-      : Kernel(kernel, gpus),
+  // `name`: the main function.
+  template <typename Config>
+  DecodeKernel(const CompiledKernel<Config> &kernel, const DecodeBlocks &blocks, const char *name,
+               decltype(Launch::call) call)
+      : Kernel(kernel),
         blocks_(blocks),
-        decode_{.kernel = name,
-                .function = reinterpret_cast<const void *>(kernel.function.decode),
+        decode_{.function = kernel.functions.at(name),
                 .call = call,
                 .grid = {},
                 .cluster = 1,
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
-        combine_(reinterpret_cast<const void *>(kernel.function.combine)),
-        append_(reinterpret_cast<const void *>(kernel.function.append)),
+        combine_(kernel.functions.at("combine_kernel")),
+        append_(kernel.functions.at("cache_append_kernel")),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),
         per_token_scale(kernel.config.per_token_scale) {}
 

@@ -1,5 +1,3 @@
-#ifdef FLASHSMITH_EMULATOR
-
 #include "host/emulation.h"
 
 #include <tvm/ffi/container/map.h>
@@ -86,5 +84,3 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(emulator_counters, emulator_counters);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(emulator_sites, emulator_sites);
 
 }  // namespace flashsmith
-
-#endif

@@ -1,8 +1,6 @@
 // The options of the emulator for the next launch of this thread, and the report of the last one.
 #pragma once
 
-#ifdef FLASHSMITH_EMULATOR
-
 #include "emulator/launch.h"
 
 namespace flashsmith {
@@ -15,5 +13,3 @@ struct Emulation {
 Emulation &current_emulation();
 
 }  // namespace flashsmith
-
-#endif

@@ -1,14 +1,13 @@
-// The functions that a library exports through tvm-ffi. flashsmith.runtime calls them.
+// The functions that the host library exports through tvm-ffi. flashsmith.runtime calls them.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/optional.h>
 #include <tvm/ffi/string.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,16 +16,15 @@
 #include "host/args/append.h"
 #include "host/args/backward.h"
 #include "host/args/forward.h"
+#include "host/family.h"
 #include "host/launch_cache/launch_cache.h"
 #include "host/launch_cache/spec.h"
-#include "host/look_up.h"
 
 namespace flashsmith {
 namespace {
 
 using tvm::ffi::Array;
 using tvm::ffi::Map;
-using tvm::ffi::Optional;
 using tvm::ffi::String;
 
 String shape_of(const Argument &argument) {
@@ -61,19 +59,40 @@ Array<Map<String, String>> arguments(const String &operation) {
   return arguments;
 }
 
-// Returns the operations of the kernel of a configuration and a variant, or none if the library's
-// maps lack it. The kernel is kept for good, because the functions point to it.
-Optional<Operations> find(const String &name, const String &type, const Array<int64_t> &config,
-                          const Array<int64_t> &variant) {
+// Loads a kernel's module and returns the operations of the kernel. Both are kept for good, because
+// the operations point to them.
+//
+// `kind`: "gpu" or "emulator". `gpu`: the compute capability of the oldest GPU of the family, and
+// whether no other one has its instructions. `functions`: C++ name -> symbol.
+//
+// Throws ValueError for fields that do not fit the struct `type`, RuntimeError for a module that
+// cannot be loaded or lacks a function, DeviceError if there is no driver.
+Operations load_kernel(const String &kind, const String &name, const String &type,
+                       const String &family, const Array<int64_t> &gpu,
+                       const Array<int64_t> &config, const Array<int64_t> &variant,
+                       const String &path, const Map<String, String> &functions) {
+  struct Kept {
+    std::unique_ptr<Module> module;
+    std::unique_ptr<Kernel> kernel;
+  };
   static std::mutex mutex;
-  static std::vector<std::unique_ptr<Kernel>> kept;
+  static std::vector<Kept> kept;
   const std::vector<int64_t> how(config.begin(), config.end());
   const std::vector<int64_t> what(variant.begin(), variant.end());
-  std::unique_ptr<Kernel> kernel = find_kernel(name, type, how, what);
-  if (!kernel) return std::nullopt;
+  std::map<std::string, std::string> symbols;
+  for (const auto &[function, symbol] : functions) symbols[function] = symbol;
+  Kept made{.module = kind == "gpu" ? load_cubin(path) : load_shared_object(path), .kernel = {}};
+  const KernelDescription description{
+      .name = name,
+      .kind = kind == "gpu" ? Kind::gpu : Kind::emulator,
+      .gpus = {family, static_cast<int>(gpu[0]), static_cast<int>(gpu[1]), gpu[2] != 0},
+      .config = how,
+      .variant = what};
+  made.kernel =
+      make_kernel(std::string(type), description, KernelFunctions(path, *made.module, symbols));
   const std::lock_guard lock(mutex);
-  kept.push_back(std::move(kernel));
-  return kept.back()->operations();
+  kept.push_back(std::move(made));
+  return kept.back().kernel->operations();
 }
 
 // Returns the fields of a specification, in the order in which a launch cache takes them.
@@ -87,7 +106,7 @@ Array<String> spec_fields() {
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(launch_cache, make_launch_cache);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(spec_fields, spec_fields);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(find_kernel, find);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(load_kernel, load_kernel);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(arguments, arguments);
 
 }  // namespace flashsmith

@@ -1,4 +1,4 @@
-// A kernel of any operation and family, as the registry and checks see it.
+// A kernel of any operation and family, as checks and launches see it.
 #pragma once
 
 #include <tvm/ffi/container/map.h>
@@ -7,10 +7,34 @@
 
 #include <string>
 
+#include "flashsmith/params.h"
 #include "host/args/argument.h"
-#include "host/named_kernel.h"
+#include "host/module.h"
 
 namespace flashsmith {
+
+// The GPUs that have a family's instructions, by compute capability.
+struct FamilyGpus {
+  std::string family;
+  int major, minor;
+  bool exact;  // only this one, no newer ones
+
+  bool include(int gpu_major, int gpu_minor) const {
+    if (exact) return gpu_major == major && gpu_minor == minor;
+    return gpu_major > major || (gpu_major == major && gpu_minor >= minor);
+  }
+};
+
+// A kernel of a family, as it was compiled.
+template <typename Config>
+struct CompiledKernel {
+  std::string name;  // short form and variant, as flashsmith.configs writes them
+  Kind kind;
+  FamilyGpus gpus;
+  Config config;
+  Variant variant;
+  const KernelFunctions &functions;
+};
 
 // The part of a configuration that restricts the problems that it takes.
 struct TileSizes {
@@ -22,15 +46,17 @@ using Operations = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::Function>;
 
 class Kernel {
  public:
-  template <typename Named>
-  Kernel(const Named &kernel, const FamilyGpus &gpus)
+  template <typename Config>
+  explicit Kernel(const CompiledKernel<Config> &kernel)
       : name(kernel.name),
-        gpus(gpus),
+        kind(kernel.kind),
+        gpus(kernel.gpus),
         variant(kernel.variant),
         tiles{kernel.config.dtype, kernel.config.d_head, kernel.config.B_r, kernel.config.B_c} {}
   virtual ~Kernel() = default;
 
   const std::string name;  // short form and variant
+  const Kind kind;
   const FamilyGpus gpus;
   const Variant variant;
   const TileSizes tiles;

@@ -1,15 +1,15 @@
-// Runs the launches of a plan: on the GPU in launch_cuda.cpp, on the CPU in launch_emulator.cpp.
+// Runs the launches of a plan: on the GPU for CUDA tensors, on the emulator for CPU tensors.
 #pragma once
 
 #include "host/args/argument.h"
-#include "host/named_kernel.h"
+#include "host/kernel.h"
 #include "host/plan.h"
 
 namespace flashsmith {
 
-// Returns the number of SMs of a device. Throws ValueError if this library is for another kind of
-// device.
-int num_sms_of(DLDevice device);
+// Returns the number of SMs of a device. Throws ValueError if kernels of this kind do not run on
+// it.
+int num_sms_of(Kind kind, DLDevice device);
 
 using Stream = void *;
 
@@ -17,7 +17,7 @@ using Stream = void *;
 Stream current_stream(DLDevice device);
 
 // Returns whether work on the stream becomes part of a graph, which may run at any later time.
-bool is_capturing(Stream stream);
+bool is_capturing(DLDevice device, Stream stream);
 
 // Does what the launches of a plan need once on a device, and sets whether they may overlap others.
 // Throws DeviceError if the device cannot run them.

@@ -1,4 +1,4 @@
-#ifdef FLASHSMITH_EMULATOR
+#include "host/launch_emulator.h"
 
 #include <tvm/ffi/error.h>
 
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "host/emulation.h"
-#include "host/launch.h"
 
 namespace flashsmith {
 namespace {
@@ -24,7 +23,7 @@ emulator::MemoryRange memory_of(const Argument &argument, const tvm::ffi::Tensor
 emulator::Launch describe(const Launch &launch, const KernelArguments &arguments,
                           const Tensors &tensors) {
   emulator::Launch described;
-  described.kernel = launch.kernel;
+  described.kernel = launch.function.name;
   described.grid = {launch.grid.x, launch.grid.y, launch.grid.z};
   described.threads = launch.threads;
   described.shared_memory_bytes = static_cast<size_t>(launch.shared_memory_bytes);
@@ -32,7 +31,7 @@ emulator::Launch describe(const Launch &launch, const KernelArguments &arguments
   tensors.for_each([&](const Argument &argument, const tvm::ffi::TensorView &t) {
     described.memory.push_back(memory_of(argument, t));
   });
-  described.body = [&launch, &arguments] { launch.call(launch.function, arguments); };
+  described.body = [&launch, &arguments] { launch.call(launch.function.handle, arguments); };
   return described;
 }
 
@@ -46,19 +45,10 @@ void emulate(std::span<const emulator::Launch> launches, Emulation &emulation) {
 
 }  // namespace
 
-int num_sms_of(DLDevice device) {
-  if (device.device_type != kDLCPU) {
-    TVM_FFI_THROW(ValueError) << "q is not in CPU memory, but the library is for the emulator";
-  }
-  // With few blocks, persistent kernels have more tiles than blocks in small problems, too.
-  return 4;
-}
+namespace emulation {
 
-Stream current_stream(DLDevice) { return nullptr; }
-
-bool is_capturing(Stream) { return false; }
-
-void prepare(const FamilyGpus &, Plan &, DLDevice) {}
+// With few blocks, persistent kernels have more tiles than blocks in small problems, too.
+int num_sms() { return 4; }
 
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
               bool timed) {
@@ -71,6 +61,5 @@ double launch(const Plan &plan, const KernelArguments &arguments, const Tensors 
   return timed ? elapsed.count() : 0;
 }
 
+}  // namespace emulation
 }  // namespace flashsmith
-
-#endif

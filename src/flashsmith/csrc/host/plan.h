@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "host/module.h"
+
 namespace flashsmith {
 
 struct Grid {
@@ -37,8 +39,7 @@ void call(const void *function, const KernelArguments &arguments) {
 }
 
 struct Launch {
-  const char *kernel;  // its C++ function, for messages
-  const void *function;
+  KernelFunction function;
   void (*call)(const void *function, const KernelArguments &arguments);
   Grid grid;
   unsigned cluster;  // blocks of a cluster, along x

@@ -14,11 +14,10 @@ constexpr bool lists_tiles(int64_t n_tiles, int n_sequences, int num_sms) {
   return n_tiles > kMaxWaves * num_sms || n_sequences > kMaxSequences;
 }
 
-template <typename Args, typename Function>
-Launch schedule_launch(Function function, int n_sequences) {
+template <typename Args>
+Launch schedule_launch(KernelFunction function, int n_sequences) {
   constexpr unsigned kWarps = 8, kThreads = kWarps * 32;
-  return {.kernel = "schedule_kernel",
-          .function = reinterpret_cast<const void *>(function),
+  return {.function = function,
           .call = call<Args>,
           .grid = {(static_cast<unsigned>(n_sequences) + kWarps - 1) / kWarps, 1, 1},
           .cluster = 1,

@@ -24,10 +24,20 @@ inline void check_gradient_grid(const ForwardProblem &problem) {
   }
 }
 
-// Adds the launches of `kernels`, which has `statistics` and `sinks`, both with arguments `Args`.
-template <typename Args, typename Kernels>
-void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &tensors,
-                    const ForwardProblem &problem) {
+// The functions of every backward beside its main ones.
+struct StatisticsFunctions {
+  KernelFunction statistics, sinks, conversion;
+
+  explicit StatisticsFunctions(const KernelFunctions &functions)
+      : statistics(functions.at("row_statistics_kernel")),
+        sinks(functions.find("sink_gradient_kernel")),
+        conversion(functions.find("dQ_conversion_kernel")) {}
+};
+
+// Adds the launches of `statistics` and `sinks`, both with arguments `Args`.
+template <typename Args>
+void add_statistics(Plan &plan, const StatisticsFunctions &functions,
+                    const BackwardTensors &tensors, const ForwardProblem &problem) {
   constexpr unsigned kThreads = 128, kWarp = 32;
   const auto heads = static_cast<unsigned>(problem.n_heads);
   // Some keys may belong to no sequence, even if there are no queries.
@@ -35,16 +45,14 @@ void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &t
                               tensors.forward().is_varlen() ? 1 : 0);
   if (problem.batch == 0 || problem.n_heads == 0 || blocks == 0) return;
   plan.launches.push_back(
-      {.kernel = "row_statistics_kernel",
-       .function = reinterpret_cast<const void *>(kernels.statistics),
+      {.function = functions.statistics,
        .call = call<Args>,
        .grid = {static_cast<unsigned>(blocks), heads, static_cast<unsigned>(problem.batch)},
        .cluster = 1,
        .threads = kThreads,
        .shared_memory_bytes = 0});
   if (!tensors.dsinks()) return;
-  plan.launches.push_back({.kernel = "sink_gradient_kernel",
-                           .function = reinterpret_cast<const void *>(kernels.sinks),
+  plan.launches.push_back({.function = functions.sinks,
                            .call = call<Args>,
                            .grid = {heads, 1, 1},
                            .cluster = 1,
@@ -53,14 +61,14 @@ void add_statistics(Plan &plan, const Kernels &kernels, const BackwardTensors &t
 }
 
 // Adds the launch that converts dQ from its sums, after the launches that add to them.
-template <typename Args, typename Kernel>
-void add_conversion(Plan &plan, Kernel kernel, const ForwardProblem &problem) {
+template <typename Args>
+void add_conversion(Plan &plan, const StatisticsFunctions &functions,
+                    const ForwardProblem &problem) {
   if (problem.is_empty()) return;
   constexpr unsigned kThreads = 128;
   const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
   plan.launches.push_back(
-      {.kernel = "dQ_conversion_kernel",
-       .function = reinterpret_cast<const void *>(kernel),
+      {.function = functions.conversion,
        .call = call<Args>,
        .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
                 static_cast<unsigned>(problem.batch)},

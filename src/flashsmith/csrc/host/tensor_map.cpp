@@ -9,10 +9,7 @@
 
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/args/argument.h"
-
-#ifndef FLASHSMITH_EMULATOR
-#include <cuda_runtime_api.h>
-#endif
+#include "host/driver.h"
 
 namespace flashsmith {
 namespace {
@@ -26,13 +23,19 @@ int element_bytes(const TensorView &t) { return t.dtype().bits / 8; }
 
 // All values that a map depends on. The contiguous dimension is the first.
 struct Description {
+  DLDevice device;
   void *base;
   ScalarType type;
   Box box;
   int rank;
   std::array<uint64_t, kMaxRank> sizes, strides;  // strides in bytes
 
-  bool operator==(const Description &) const = default;
+  bool operator==(const Description &other) const {
+    return device.device_type == other.device.device_type &&
+           device.device_id == other.device.device_id && base == other.base && type == other.type &&
+           box == other.box && rank == other.rank && sizes == other.sizes &&
+           strides == other.strides;
+  }
 };
 
 // Returns a stride in bytes. A dimension of size 1 may have any stride, which is never used; maps
@@ -45,8 +48,13 @@ uint64_t stride_of(const TensorView &t, int dimension) {
 // The dimensions are d_head, sequence, head, batch.
 Description describe(const TensorView &t, ScalarType type, const Box &box) {
   constexpr int kOrder[] = {kDim, kSequence, kHead, kBatch};
-  Description described{
-      .base = t.data_ptr(), .type = type, .box = box, .rank = 4, .sizes = {}, .strides = {}};
+  Description described{.device = t.device(),
+                        .base = t.data_ptr(),
+                        .type = type,
+                        .box = box,
+                        .rank = 4,
+                        .sizes = {},
+                        .strides = {}};
   for (int i = 0; i < described.rank; i++) {
     described.sizes[i] = static_cast<uint64_t>(t.size(kOrder[i]));
     described.strides[i] = stride_of(t, kOrder[i]);
@@ -60,7 +68,8 @@ Description describe_varlen(const TensorView &t, ScalarType type, const Box &box
   constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kVarlenRows + 1;
   const auto element = static_cast<uint64_t>(element_bytes(t));
   const uint64_t row = static_cast<uint64_t>(row_stride(t)) * element;
-  return {.base = t.data_ptr(),
+  return {.device = t.device(),
+          .base = t.data_ptr(),
           .type = type,
           .box = box,
           .rank = 5,
@@ -69,9 +78,7 @@ Description describe_varlen(const TensorView &t, ScalarType type, const Box &box
           .strides = {element, row, stride_of(t, kHead), row, kVarlenShift - row}};
 }
 
-#ifdef FLASHSMITH_EMULATOR
-
-ptx::TensorMap encode(const Description &tensor) {
+ptx::TensorMap encode_for_emulator(const Description &tensor) {
   if (std::ranges::any_of(tensor.sizes.begin(), tensor.sizes.begin() + tensor.rank,
                           [](uint64_t size) { return size == 0; })) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled would refuse a tensor with a size of 0";
@@ -91,71 +98,40 @@ ptx::TensorMap encode(const Description &tensor) {
   return map;
 }
 
-#else
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// Finds the function through the runtime: linking the driver's library would tie the package to
-// machines that have it.
-Encode find_encode() {
-  void *function = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  constexpr unsigned kSince = 12000;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                             kSince, cudaEnableDefault, &result);
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
-    TVM_FFI_THROW(DeviceError) << "the CUDA driver has no cuTensorMapEncodeTiled; it needs to be "
-                                  "for CUDA 12.0 or newer";
-  }
-  return reinterpret_cast<Encode>(function);
-}
-
-CUtensorMapDataType data_type(ScalarType type) {
+driver::TensorMapDataType data_type(ScalarType type) {
   switch (type) {
     case ScalarType::Half:
-      return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+      return driver::kFloat16;
     case ScalarType::BFloat16:
-      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+      return driver::kBfloat16;
     default:
-      return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // copies need not know what bytes mean
+      return driver::kUint8;  // copies need not know what bytes mean
   }
 }
 
-CUtensorMapSwizzle swizzle_of(const Box &box) {
+driver::TensorMapSwizzle swizzle_of(const Box &box) {
   switch (box.swizzle) {
     case ptx::Swizzle::bytes_128:
-      return CU_TENSOR_MAP_SWIZZLE_128B;
+      return driver::kSwizzle128B;
     case ptx::Swizzle::bytes_64:
-      return CU_TENSOR_MAP_SWIZZLE_64B;
+      return driver::kSwizzle64B;
     default:
-      return CU_TENSOR_MAP_SWIZZLE_32B;
+      return driver::kSwizzle32B;
   }
 }
 
-// Makes a context current. The driver takes calls only from threads that have one: the runtime
-// makes one current at a thread's first launch, or here.
-void make_context_current() {
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaSetDevice(device);
-  if (error != cudaSuccess) {
-    TVM_FFI_THROW(DeviceError) << "cudaSetDevice(" << device << "): " << cudaGetErrorString(error);
-  }
-}
-
-ptx::TensorMap encode(const Description &tensor) {
-  static const Encode encode_tiled = find_encode();
-  make_context_current();
-  const cuuint32_t box[kMaxRank] = {static_cast<cuuint32_t>(tensor.box.columns),
-                                    static_cast<cuuint32_t>(tensor.box.rows), 1, 1, 1};
-  const cuuint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
+ptx::TensorMap encode_for_gpu(const Description &tensor) {
+  const driver::DeviceGuard guard(tensor.device.device_id);
+  const uint32_t box[kMaxRank] = {static_cast<uint32_t>(tensor.box.columns),
+                                  static_cast<uint32_t>(tensor.box.rows), 1, 1, 1};
+  const uint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
+  // A kernel on a GPU has its own struct of this size, which only the driver knows.
   ptx::TensorMap map;
-  const CUresult result =
-      encode_tiled(&map, data_type(tensor.type), static_cast<cuuint32_t>(tensor.rank), tensor.base,
-                   tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(tensor.box),
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
+  const driver::Result result = driver::functions().cuTensorMapEncodeTiled(
+      &map, data_type(tensor.type), static_cast<uint32_t>(tensor.rank), tensor.base,
+      tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides, driver::kInterleaveNone,
+      swizzle_of(tensor.box), driver::kPromoteL2_256B, driver::kFillZeros);
+  if (result != driver::kSuccess) {
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
                                   "head) strides of ("
                                << tensor.strides[3] << ", " << tensor.strides[1] << ", "
@@ -164,7 +140,10 @@ ptx::TensorMap encode(const Description &tensor) {
   return map;
 }
 
-#endif
+ptx::TensorMap encode(const Description &tensor) {
+  return tensor.device.device_type == kDLCUDA ? encode_for_gpu(tensor)
+                                              : encode_for_emulator(tensor);
+}
 
 // Returns the place of a description's map: neighbouring addresses and shapes get different places.
 template <size_t kPlaces>

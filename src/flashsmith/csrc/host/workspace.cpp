@@ -15,7 +15,7 @@ int64_t current_stream_number(DLDevice device) {
 
 bool is_current(DLDevice device, int64_t stream) {
   const Stream current = current_stream(device);
-  return reinterpret_cast<int64_t>(current) == stream && !is_capturing(current);
+  return reinterpret_cast<int64_t>(current) == stream && !is_capturing(device, current);
 }
 
 bool has_bytes(const TensorView *memory, int64_t bytes) {

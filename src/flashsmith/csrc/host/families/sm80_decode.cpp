@@ -1,14 +1,13 @@
 // Decode of the sm80 family: the arguments and launches of its kernels.
-#include <memory>
 
 #include "flashsmith/sm80/decode_arguments.cuh"
 #include "host/decode_kernel.h"
-#include "host/look_up.h"
+#include "host/family.h"
 
 namespace flashsmith {
 namespace {
 
-using Named = NamedKernel<FlashDecodeKernelConfig, FlashDecodeKernels>;
+using Compiled = CompiledKernel<FlashDecodeKernelConfig>;
 
 DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
   return {.step_keys = cfg.B_c * n_teams(cfg),
@@ -29,8 +28,8 @@ class Sm80Decode final : public DecodeKernel {
   }
 
  public:
-  Sm80Decode(const Named &kernel, const FamilyGpus &gpus)
-      : DecodeKernel(kernel, gpus, blocks_of(kernel.config), "flash_decode_kernel",
+  explicit Sm80Decode(const Compiled &kernel)
+      : DecodeKernel(kernel, blocks_of(kernel.config), "flash_decode_kernel",
                      call<DecodeKernelArgs>),
         config_(kernel.config) {}
 
@@ -53,12 +52,8 @@ class Sm80Decode final : public DecodeKernel {
   }
 };
 
+const AddFamily kAdded("FlashDecodeKernelConfig",
+                       make_kernel_of<FlashDecodeKernelConfig, Sm80Decode>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm80Decode>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

@@ -1,11 +1,9 @@
 // The forward of the sm80 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
-#include <memory>
-
 #include "flashsmith/flash_attention.cuh"
+#include "host/family.h"
 #include "host/forward_kernel.h"
-#include "host/look_up.h"
 #include "host/schedule.h"
 
 namespace flashsmith {
@@ -22,11 +20,11 @@ void check_grid(const char *dimension, int size) {
   }
 }
 
-using Named = NamedKernel<FlashForwardKernelConfig, forward_kernel_fn>;
+using Compiled = CompiledKernel<FlashForwardKernelConfig>;
 
 class Sm80Forward final : public ForwardKernel {
   FlashForwardKernelConfig config_;
-  forward_kernel_fn function_, schedule_;
+  KernelFunction function_, schedule_;  // schedule_: of varlen variants
 
   int n_Q_blocks(const ForwardProblem &problem) const {
     return (problem.seq_len_q + config_.B_r - 1) / config_.B_r;
@@ -42,17 +40,16 @@ class Sm80Forward final : public ForwardKernel {
   }
 
  public:
-  Sm80Forward(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(kernel, gpus),
+  explicit Sm80Forward(const Compiled &kernel)
+      : ForwardKernel(kernel),
         config_(kernel.config),
-        function_(kernel.function),
-        schedule_(kernel.schedule) {}
+        function_(kernel.functions.at("flash_forward_kernel")),
+        schedule_(kernel.functions.find("schedule_kernel")) {}
 
   Plan plan(const ForwardProblem &problem, int num_sms) const override {
     if (!variant.varlen) check_grid("sequences", problem.batch);
     check_grid("heads", problem.n_heads);
-    const Launch main{.kernel = "flash_forward_kernel",
-                      .function = reinterpret_cast<const void *>(function_),
+    const Launch main{.function = function_,
                       .call = call<ForwardKernelArgs>,
                       .grid = grid(problem),
                       .cluster = 1,
@@ -82,12 +79,8 @@ class Sm80Forward final : public ForwardKernel {
   }
 };
 
+const AddFamily kAdded("FlashForwardKernelConfig",
+                       make_kernel_of<FlashForwardKernelConfig, Sm80Forward>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm80Forward>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

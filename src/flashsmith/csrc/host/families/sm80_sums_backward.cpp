@@ -1,26 +1,24 @@
 // The sums backward of the sm80 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
-#include <memory>
-
 #include "flashsmith/sm80/sums_backward_arguments.cuh"
 #include "host/families/sm80_gradients.h"
-#include "host/look_up.h"
+#include "host/family.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
 namespace {
 
-using Named = NamedKernel<Sm80SumsBackwardKernelConfig, Sm80SumsBackwardKernels>;
+using Compiled = CompiledKernel<Sm80SumsBackwardKernelConfig>;
 
 class Sm80SumsBackward final : public BackwardKernel {
   Sm80SumsBackwardKernelConfig config_;
-  Sm80SumsBackwardKernels kernels_;
+  KernelFunction main_;
+  StatisticsFunctions statistics_;
 
   Launch main(const ForwardProblem &problem) const {
     const int blocks = (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
-    return {.kernel = "sums_backward_kernel",
-            .function = reinterpret_cast<const void *>(kernels_.main),
+    return {.function = main_,
             .call = call<BackwardKernelArgs>,
             .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads_kv),
                      static_cast<unsigned>(problem.batch)},
@@ -30,15 +28,18 @@ class Sm80SumsBackward final : public BackwardKernel {
   }
 
  public:
-  Sm80SumsBackward(const Named &kernel, const FamilyGpus &gpus)
-      : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
+  explicit Sm80SumsBackward(const Compiled &kernel)
+      : BackwardKernel(kernel),
+        config_(kernel.config),
+        main_(kernel.functions.at("sums_backward_kernel")),
+        statistics_(kernel.functions) {}
 
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem, int) const override {
     check_gradient_grid(problem);
     Plan plan{.workspace_bytes = gradient_workspace_bytes(tensors.forward(), config_.d_head)};
-    add_statistics<BackwardKernelArgs>(plan, kernels_, tensors, problem);
+    add_statistics<BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) plan.launches.push_back(main(problem));
-    add_conversion<BackwardKernelArgs>(plan, kernels_.conversion, problem);
+    add_conversion<BackwardKernelArgs>(plan, statistics_, problem);
     return plan;
   }
 
@@ -49,12 +50,8 @@ class Sm80SumsBackward final : public BackwardKernel {
   }
 };
 
+const AddFamily kAdded("Sm80SumsBackwardKernelConfig",
+                       make_kernel_of<Sm80SumsBackwardKernelConfig, Sm80SumsBackward>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm80SumsBackward>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

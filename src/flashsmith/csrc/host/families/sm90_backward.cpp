@@ -2,22 +2,22 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
+#include "host/family.h"
 #include "host/launch.h"
-#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
 namespace {
 
-using Named = NamedKernel<Sm90BackwardKernelConfig, Sm90BackwardKernels>;
+using Compiled = CompiledKernel<Sm90BackwardKernelConfig>;
 
 class Sm90Backward final : public BackwardKernel {
   Sm90BackwardKernelConfig config_;
-  Sm90BackwardKernels kernels_;
+  KernelFunction main_;
+  StatisticsFunctions statistics_;
 
   // Returns whether the workspace has a queue, behind what every backward has there. The launch of
   // the statistics, which exists if there are queries, clears it.
@@ -59,8 +59,7 @@ class Sm90Backward final : public BackwardKernel {
   Launch main(const ForwardProblem &problem, int num_sms) const {
     const int64_t n_tiles = static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem);
     const int64_t n_blocks = config_.persistent ? std::min<int64_t>(n_tiles, num_sms) : n_tiles;
-    return {.kernel = "backward_kernel",
-            .function = reinterpret_cast<const void *>(kernels_.main),
+    return {.function = main_,
             .call = call<Sm90BackwardKernelArgs>,
             .grid = {static_cast<unsigned>(n_blocks), 1, 1},
             .cluster = 1,
@@ -69,8 +68,11 @@ class Sm90Backward final : public BackwardKernel {
   }
 
  public:
-  Sm90Backward(const Named &kernel, const FamilyGpus &gpus)
-      : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
+  explicit Sm90Backward(const Compiled &kernel)
+      : BackwardKernel(kernel),
+        config_(kernel.config),
+        main_(kernel.functions.at("backward_kernel")),
+        statistics_(kernel.functions) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
     check_gradient_layout(tensors, variant.varlen);
@@ -81,12 +83,12 @@ class Sm90Backward final : public BackwardKernel {
     check_gradient_grid(problem);
     Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
     if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
-    add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
+    add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
       plan.launches.push_back(main(problem, num_sms));
     }
-    if (kernels_.conversion) {
-      add_conversion<Sm90BackwardKernelArgs>(plan, kernels_.conversion, problem);
+    if (statistics_.conversion) {
+      add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem);
     }
     return plan;
   }
@@ -99,17 +101,14 @@ class Sm90Backward final : public BackwardKernel {
       args.gradient.queue = queue(tensors);
       args.gradient.summed = queue(tensors) + 1;
     }
-    args.heads_per_group = heads_per_group(problem, num_sms_of(tensors.forward().q().device()));
+    args.heads_per_group =
+        heads_per_group(problem, num_sms_of(kind, tensors.forward().q().device()));
     return KernelArguments(args);
   }
 };
 
+const AddFamily kAdded("Sm90BackwardKernelConfig",
+                       make_kernel_of<Sm90BackwardKernelConfig, Sm90Backward>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm90Backward>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

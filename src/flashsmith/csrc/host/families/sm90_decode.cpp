@@ -1,12 +1,11 @@
 // Decode of the sm90 family: the arguments of its kernels.
 #include <tvm/ffi/error.h>
 
-#include <memory>
 #include <numeric>
 
 #include "flashsmith/sm90/decode_arguments.cuh"
 #include "host/decode_kernel.h"
-#include "host/look_up.h"
+#include "host/family.h"
 #include "host/tensor_map.h"
 
 namespace flashsmith {
@@ -14,7 +13,7 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-using Named = NamedKernel<Sm90DecodeKernelConfig, Sm90DecodeKernels>;
+using Compiled = CompiledKernel<Sm90DecodeKernelConfig>;
 
 DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
   return {.step_keys = cfg.B_c, .blocks_per_SM = 1, .min_steps = 1, .arrivals = cfg.n_warpgroups};
@@ -40,9 +39,8 @@ class Sm90Decode final : public DecodeKernel {
   }
 
  public:
-  Sm90Decode(const Named &kernel, const FamilyGpus &gpus)
-      : DecodeKernel(kernel, gpus, blocks_of(kernel.config), "decode_kernel",
-                     call<Sm90DecodeKernelArgs>),
+  explicit Sm90Decode(const Compiled &kernel)
+      : DecodeKernel(kernel, blocks_of(kernel.config), "decode_kernel", call<Sm90DecodeKernelArgs>),
         config_(forward_config(kernel.config)) {}
 
   void check_layout(const DecodeTensors &tensors) const override {
@@ -77,12 +75,8 @@ class Sm90Decode final : public DecodeKernel {
   }
 };
 
+const AddFamily kAdded("Sm90DecodeKernelConfig",
+                       make_kernel_of<Sm90DecodeKernelConfig, Sm90Decode>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm90Decode>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

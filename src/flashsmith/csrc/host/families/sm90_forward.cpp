@@ -1,12 +1,11 @@
 // The forward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
-#include <memory>
 #include <numeric>
 
 #include "flashsmith/sm90/arguments.cuh"
+#include "host/family.h"
 #include "host/forward_kernel.h"
-#include "host/look_up.h"
 #include "host/schedule.h"
 #include "host/tensor_map.h"
 
@@ -15,11 +14,11 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-using Named = NamedKernel<Sm90ForwardKernelConfig, sm90_forward_kernel_fn>;
+using Compiled = CompiledKernel<Sm90ForwardKernelConfig>;
 
 class Sm90Forward final : public ForwardKernel {
   Sm90ForwardKernelConfig config_;
-  sm90_forward_kernel_fn function_, schedule_;
+  KernelFunction function_, schedule_;  // schedule_: of varlen variants
 
   // Returns the max number of entries of the tile table.
   int64_t n_entries(const ForwardProblem &problem) const {
@@ -52,11 +51,11 @@ class Sm90Forward final : public ForwardKernel {
   }
 
  public:
-  Sm90Forward(const Named &kernel, const FamilyGpus &gpus)
-      : ForwardKernel(kernel, gpus),
+  explicit Sm90Forward(const Compiled &kernel)
+      : ForwardKernel(kernel),
         config_(kernel.config),
-        function_(kernel.function),
-        schedule_(kernel.schedule) {}
+        function_(kernel.functions.at("forward_kernel")),
+        schedule_(kernel.functions.find("schedule_kernel")) {}
 
   ScalarType type_of(Element element) const override {
     const bool fp8 = (element == Element::of_scores && config_.fp8_scores) ||
@@ -84,8 +83,7 @@ class Sm90Forward final : public ForwardKernel {
     const int tiles = n_tiles(problem);
     const bool finds = variant.varlen && !lists_tiles(tiles, problem.batch, num_sms);
     const int blocks = finds ? tiles : grid_blocks(config_, tiles, num_sms);
-    const Launch main{.kernel = "forward_kernel",
-                      .function = reinterpret_cast<const void *>(function_),
+    const Launch main{.function = function_,
                       .call = call<Sm90ForwardKernelArgs>,
                       .grid = {static_cast<unsigned>(blocks), 1, 1},
                       .cluster = static_cast<unsigned>(config_.cluster_size),
@@ -127,12 +125,8 @@ class Sm90Forward final : public ForwardKernel {
   }
 };
 
+const AddFamily kAdded("Sm90ForwardKernelConfig",
+                       make_kernel_of<Sm90ForwardKernelConfig, Sm90Forward>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm90Forward>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

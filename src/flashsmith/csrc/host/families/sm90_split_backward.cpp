@@ -1,27 +1,25 @@
 // The split backward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
-#include <memory>
-
 #include "flashsmith/sm90/split_backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
+#include "host/family.h"
 #include "host/launch.h"
-#include "host/look_up.h"
 #include "host/statistics.h"
 
 namespace flashsmith {
 namespace {
 
-using Named = NamedKernel<Sm90SplitBackwardKernelConfig, Sm90SplitBackwardKernels>;
+using Compiled = CompiledKernel<Sm90SplitBackwardKernelConfig>;
 
 class Sm90SplitBackward final : public BackwardKernel {
   Sm90SplitBackwardKernelConfig config_;
-  Sm90SplitBackwardKernels kernels_;
+  KernelFunction dQ_, dK_dV_;
+  StatisticsFunctions statistics_;
 
-  Launch main(const char *name, sm90_backward_kernel_fn kernel, int tiles_per_head, int64_t heads,
-              int cluster, int shared_memory) const {
-    return {.kernel = name,
-            .function = reinterpret_cast<const void *>(kernel),
+  Launch main(KernelFunction function, int tiles_per_head, int64_t heads, int cluster,
+              int shared_memory) const {
+    return {.function = function,
             .call = call<Sm90BackwardKernelArgs>,
             .grid = {static_cast<unsigned>(tiles_per_head * heads), 1, 1},
             .cluster = static_cast<unsigned>(cluster),
@@ -41,8 +39,12 @@ class Sm90SplitBackward final : public BackwardKernel {
   }
 
  public:
-  Sm90SplitBackward(const Named &kernel, const FamilyGpus &gpus)
-      : BackwardKernel(kernel, gpus), config_(kernel.config), kernels_(kernel.function) {}
+  explicit Sm90SplitBackward(const Compiled &kernel)
+      : BackwardKernel(kernel),
+        config_(kernel.config),
+        dQ_(kernel.functions.at("split_dQ_kernel")),
+        dK_dV_(kernel.functions.at("split_dK_dV_kernel")),
+        statistics_(kernel.functions) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
     check_gradient_layout(tensors, variant.varlen);
@@ -51,14 +53,14 @@ class Sm90SplitBackward final : public BackwardKernel {
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem, int) const override {
     check_gradient_grid(problem);
     Plan plan{.launches = {}, .workspace_bytes = gradient_workspace_bytes(tensors.forward(), 0)};
-    add_statistics<Sm90BackwardKernelArgs>(plan, kernels_, tensors, problem);
+    add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (!problem.is_empty()) {
-      plan.launches.push_back(main("split_dQ_kernel", kernels_.dQ, query_tiles(problem),
+      plan.launches.push_back(main(dQ_, query_tiles(problem),
                                    int64_t{problem.n_heads} * problem.batch, 1,
                                    dQ_shared_memory_bytes(config_)));
     }
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
-      plan.launches.push_back(main("split_dK_dV_kernel", kernels_.dK_dV, key_tiles(problem),
+      plan.launches.push_back(main(dK_dV_, key_tiles(problem),
                                    int64_t{problem.n_heads_kv} * problem.batch,
                                    config_.cluster_size, dK_dV_shared_memory_bytes(config_)));
     }
@@ -69,7 +71,7 @@ class Sm90SplitBackward final : public BackwardKernel {
                             const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args =
         sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0);
-    const int num_sms = num_sms_of(tensors.forward().q().device());
+    const int num_sms = num_sms_of(kind, tensors.forward().q().device());
     const auto group = [&](int tiles, int heads) {
       if (!variant.causal) return 1;
       return heads_that_fill(num_sms, tiles, heads * problem.batch);
@@ -80,12 +82,8 @@ class Sm90SplitBackward final : public BackwardKernel {
   }
 };
 
+const AddFamily kAdded("Sm90SplitBackwardKernelConfig",
+                       make_kernel_of<Sm90SplitBackwardKernelConfig, Sm90SplitBackward>);
+
 }  // namespace
-
-std::unique_ptr<Kernel> make_kernel(const Named &kernel, const FamilyGpus &gpus) {
-  return std::make_unique<Sm90SplitBackward>(kernel, gpus);
-}
-
-template FoundKernel find_in<Named>(const KernelMap &, std::string_view, Fields, const Variant &);
-
 }  // namespace flashsmith

@@ -45,7 +45,7 @@ ForwardProblem check_shapes(const BackwardKernel &kernel, const BackwardTensors 
 
 Facts facts_of_call(const BackwardKernel &kernel, const Call &call) {
   const BackwardTensors tensors = tensors_of(call);
-  const int num_sms = num_sms_of(tensors.forward().q().device());
+  const int num_sms = num_sms_of(kernel.kind, tensors.forward().q().device());
   const ForwardProblem problem = check_shapes(kernel, tensors, call.numbers());
   return facts_of(kernel.plan(tensors, problem, num_sms));
 }
@@ -67,7 +67,7 @@ class AcceptedBackward {
         problem_(check_shapes(kernel, tensors, numbers)) {
     check_memory(tensors.all());
     kernel.check_layout(tensors);
-    plan_ = kernel.plan(tensors, problem_, num_sms_of(tensors.forward().q().device()));
+    plan_ = kernel.plan(tensors, problem_, num_sms_of(kernel.kind, tensors.forward().q().device()));
     if (!plan_.launches.empty()) prepare(kernel.gpus, plan_, tensors.forward().q().device());
   }
 

@@ -26,7 +26,7 @@ ForwardTensors tensors_of(const Call &call) {
 Facts facts_of_call(const ForwardKernel &kernel, const Call &call) {
   const ForwardTensors tensors = tensors_of(call);
   const ForwardProblem problem = check_problem(kernel, tensors.all(), tensors, call.numbers());
-  return facts_of(kernel.plan(problem, num_sms_of(tensors.q().device())));
+  return facts_of(kernel.plan(problem, num_sms_of(kernel.kind, tensors.q().device())));
 }
 
 // Computes o = softmax(q k^T * softmax_scale) v, with the features of the kernel's variant; and lse

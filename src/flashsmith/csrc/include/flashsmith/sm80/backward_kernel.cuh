@@ -8,13 +8,32 @@
 
 namespace flashsmith::sm80 {
 
-// Grid: (blocks of B_r queries of the longest sequence, n_heads, batch), or (blocks of B_r keys of
-// the longest sequence, n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
+// The kernels differ in the gradients that they compute. Grid: (blocks of B_r queries of the
+// longest sequence, n_heads, batch) for dQ, else (blocks of B_r keys of the longest sequence,
+// n_heads_kv, batch). Block: threads_per_block(CFG). Dynamic shared memory:
 // shared_memory_bytes(CFG).
-template <typename Traits, GradientPass kGradients>
-__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(kGradients))
-    flash_backward_kernel(const __grid_constant__ BackwardKernelArgs args) {
-  BackwardBlock<Traits, kGradients>(args).run();
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dQ))
+    dQ_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  BackwardBlock<Traits, GradientPass::dQ>(args).run();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dK_dV))
+    dK_dV_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  BackwardBlock<Traits, GradientPass::dK_dV>(args).run();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dK))
+    dK_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  BackwardBlock<Traits, GradientPass::dK>(args).run();
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dV))
+    dV_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  BackwardBlock<Traits, GradientPass::dV>(args).run();
 }
 
 template <typename Traits>
@@ -22,12 +41,12 @@ constexpr FlashBackwardKernels backward_kernels() {
   FlashBackwardKernels kernels{};
   kernels.statistics = row_statistics_kernel<Traits, BackwardKernelArgs>;
   if constexpr (Traits::has_sinks) kernels.sinks = sink_gradient_kernel<Traits, BackwardKernelArgs>;
-  kernels.dQ = flash_backward_kernel<Traits, GradientPass::dQ>;
+  kernels.dQ = dQ_kernel<Traits>;
   if constexpr (Traits::split_dK_dV) {
-    kernels.dK = flash_backward_kernel<Traits, GradientPass::dK>;
-    kernels.dV = flash_backward_kernel<Traits, GradientPass::dV>;
+    kernels.dK = dK_kernel<Traits>;
+    kernels.dV = dV_kernel<Traits>;
   } else {
-    kernels.dK_dV = flash_backward_kernel<Traits, GradientPass::dK_dV>;
+    kernels.dK_dV = dK_dV_kernel<Traits>;
   }
   return kernels;
 }
