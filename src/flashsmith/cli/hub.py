@@ -44,23 +44,28 @@ def hub(out: _OutOption, built: _FromOption = None, as_json: JsonOption = False)
     for cache in caches or ():
         cache.check()
     variants = write_hub(out, caches)
-    rows = [
-        (
-            each.folder.name,
-            ", ".join(each.archs),
-            each.kernels,
-            folder_bytes(each.folder),
-        )
-        for each in variants
-    ]
     if as_json:
-        names = ("variant", "archs", "kernels", "bytes")
-        print_json(
-            {"folder": out, "variants": [dict(zip(names, row, strict=True)) for row in rows]}
-        )
+        rows = [
+            {
+                "variant": each.folder.name,
+                "archs": each.archs,
+                "kernels": each.kernels,
+                "bytes": folder_bytes(each.folder),
+            }
+            for each in variants
+        ]
+        print_json({"folder": out, "variants": rows})
         return
     print_table(
         ("variant", "compute capabilities", "kernels", "MB"),
-        [(*row[:3], f"{row[3] / 1e6:.1f}") for row in rows],
+        [
+            (
+                each.folder.name,
+                ", ".join(each.archs),
+                each.kernels,
+                f"{folder_bytes(each.folder) / 1e6:.1f}",
+            )
+            for each in variants
+        ],
     )
     note(f"in {out}")

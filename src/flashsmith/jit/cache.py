@@ -356,8 +356,7 @@ def find_caches() -> list[KernelCache]:
 def add_prebuilt(folder: Path) -> None:
     """Makes ``find_caches`` return also the kernels in ``folder``, which came with code that this
     process runs already."""
-    if folder not in _prebuilt:
-        _prebuilt.append(folder)
+    _prebuilt.append(folder)
 
 
 def _shared_cache(root: Path) -> KernelCache:

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 _PACKAGE = Path(__file__).absolute().parent / "{package_folder}"
-if "flashsmith" not in sys.modules:
+_is_imported = "flashsmith" in sys.modules
+if not _is_imported:
     sys.path.insert(0, str(_PACKAGE))
 
 import flashsmith
@@ -33,8 +34,8 @@ from flashsmith.flash_attn.hub import (
 )
 from flashsmith.jit.cache import add_prebuilt
 
-# Another flashsmith of this version may have been imported, without these kernels.
-add_prebuilt(_PACKAGE / "flashsmith" / "prebuilt")
+if _is_imported:  # this version, from elsewhere, without these kernels
+    add_prebuilt(_PACKAGE / "flashsmith" / "prebuilt")
 
 __all__ = [
     "attention",
