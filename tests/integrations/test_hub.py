@@ -25,7 +25,7 @@ kernels = pytest.importorskip("kernels", reason="pip install kernels")
 rust = pytest.importorskip("kernels._rust")
 
 DECODE = "(FP16, 64, 16, 32, 4): decode+stages_3+blocks_2"
-# What the calls of support.hub_calls need.
+# The calls of support.hub_calls need these kernels.
 NAMES = [f"{FITTING} {variant}" for variant in ("causal", "causal+varlen", "sinks")]
 NAMES += [DECODE, f"{DECODE} sinks"]
 FUNCTIONS = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# What a machine with torch, tvm-ffi and the package `kernels` need not have.
+# A machine with torch, tvm-ffi and the package `kernels` need not have these.
 NOT_NEEDED = ("ninja", "rich", "typer", "jinja2")
 
 
