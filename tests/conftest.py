@@ -24,8 +24,8 @@ import torch
 from filelock import FileLock
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance
-from flashsmith.jit import Target, build_library
-from flashsmith.runtime import Kernel, find_kernel, load_library
+from flashsmith.jit import Target, build_kernels
+from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from support.emulator_program import Run, build, run_case
 
 # Modules draw numbers while they are collected; with a seed, all runs of the suite draw the same.
@@ -63,7 +63,7 @@ def _built_first(request: pytest.FixtureRequest) -> None:
     """One worker builds, the others wait; a kernel that is not in the list is built later."""
     if request.config.getoption("--build-first"):
         names = (DATA / "emulated_kernels.txt").read_text().splitlines()
-        build_library(map(parse_kernel_name_into_instance, names), Target.emulator())
+        build_kernels(map(parse_kernel_name_into_instance, names), Target.emulator())
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def emulated(request: pytest.FixtureRequest) -> Callable[[KernelId], Kernel]:
         asked.setdefault(instance.config.family, []).append(instance)
     target = Target.emulator()
     for instances in asked.values():
-        load_library(build_library(sorted(instances), target))
+        load_kernels(sorted(instances), target)
     return lambda instance: find_kernel(instance, target)
 
 

@@ -75,6 +75,12 @@ def _parse_architectures(text: str) -> tuple[str, ...]:
     raise ValueError("architectures separated by commas, like sm_80,sm_90a")
 
 
+def _parse_cuda_compiler(text: str) -> str:
+    if text.lower() in ("nvcc", "nvrtc"):
+        return text.lower()
+    raise ValueError("nvcc or nvrtc")
+
+
 def _parse_path(text: str) -> Path:
     try:
         return Path(text).expanduser()
@@ -138,6 +144,20 @@ NVCC = Setting(
     "found in CUDA_HOME, PATH or the PyPI package",
     "the CUDA compiler of the cuda target",
     _parse_path,
+)
+NVRTC = Setting(
+    "FLASHSMITH_NVRTC",
+    "path",
+    "found by cuda-pathfinder",
+    "libnvrtc.so, the CUDA compiler of the cuda target where there is no nvcc",
+    _parse_path,
+)
+CUDA_COMPILER = Setting(
+    "FLASHSMITH_CUDA_COMPILER",
+    "nvcc | nvrtc",
+    "nvcc if there is one",
+    "the compiler of the cuda target",
+    _parse_cuda_compiler,
 )
 NCU = Setting(
     "FLASHSMITH_NCU",
@@ -243,6 +263,8 @@ ALL: tuple[Setting[object], ...] = (  # type: ignore[assignment]
     CACHE_DIR,
     SHARED_CACHE,
     NVCC,
+    NVRTC,
+    CUDA_COMPILER,
     NCU,
     CUDA_HOME,
     NVCC_PREPEND_FLAGS,

@@ -10,8 +10,7 @@ import torch
 from flashsmith.configs import ForwardKernelConfig
 from flashsmith.configs.family import Family
 from flashsmith.configs.registry import family_of
-from flashsmith.jit import build_library
-from flashsmith.runtime import load_library
+from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from support.kernels import SAMPLES, both_variants
 from support.sm80_kernels import DECLARED
@@ -48,4 +47,4 @@ def _build(family: Family) -> None:
     declared = [cfg for cfg in DECLARED if family_of(cfg) is family]
     instances = both_variants(dict.fromkeys([*samples.configs, *declared]))
     target = target_of(torch.device("cuda"))
-    load_library(build_library(instances, target), target)
+    load_kernels(instances, target)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flashsmith.configs import VARIANTS, KernelId
-from flashsmith.jit import build_library
+from flashsmith.jit import build_kernels
 from flashsmith.runtime.device import target_of
 from support.paths import TESTS
 from support.sanitized import configs
@@ -38,7 +38,7 @@ def sanitizer() -> str:
 def _cached(_gpu: None) -> None:
     """Builds one library of all kernels, which the watched process finds in the cache."""
     instances = [KernelId(c, v) for c in configs() for v in VARIANTS]
-    build_library(instances, target_of(torch.device("cuda")))
+    build_kernels(instances, target_of(torch.device("cuda")))
 
 
 @pytest.mark.parametrize(

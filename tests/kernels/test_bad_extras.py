@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from flashsmith.configs import FULL, KernelId, Variant, parse_kernel_name_into_config
-from flashsmith.jit import Target, build_library
-from flashsmith.runtime import find_kernel, load_library
+from flashsmith.jit import Target
+from flashsmith.runtime import find_kernel, load_kernels
 from flashsmith.runtime.call_args import FULL_EXTRAS, CallArgs
 from support.bad_input import MARK
 
@@ -39,7 +39,7 @@ EXTRAS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    load_library(build_library([KernelId(CONFIG, v) for v in EXTRAS], Target.emulator()))
+    load_kernels([KernelId(CONFIG, v) for v in EXTRAS], Target.emulator())
 
 
 def launch(variant: Variant, extras: CallArgs, **changes: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,8 @@ import torch
 
 import flashsmith
 from flashsmith.configs import KernelId, parse_kernel_name_into_config
-from flashsmith.jit import Target, build_library
-from flashsmith.runtime import Kernel, find_kernel, load_library
+from flashsmith.jit import Target
+from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from support.bad_input import (
     MARK,
     Arguments,
@@ -46,7 +46,7 @@ LSE_SHAPE = (2, 4, 70)
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
     instances = [KernelId(cfg) for cfg in (QUEUE, PLAIN, SM80)]
-    load_library(build_library(instances, Target.emulator()))
+    load_kernels(instances, Target.emulator())
 
 
 def kernel_of(cfg: Any) -> Kernel:

@@ -16,8 +16,8 @@ import torch
 import flashsmith
 from flashsmith.configs import KernelId, parse_kernel_name_into_config
 from flashsmith.errors import DeviceError, KernelNotFoundError
-from flashsmith.jit import Target, build_library
-from flashsmith.runtime import load_library
+from flashsmith.jit import Target
+from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from support.bad_input import (
     MARK,
@@ -43,7 +43,7 @@ WIDE = replace(BASE, B_c=128)
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
     instances = [KernelId(cfg) for cfg in (BASE, LARGE, WIDE)]
-    load_library(build_library(instances, Target.emulator()))
+    load_kernels(instances, Target.emulator())
 
 
 def good() -> Arguments:

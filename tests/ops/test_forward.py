@@ -23,8 +23,8 @@ from flashsmith.configs import (
     ForwardKernelConfig,
     KernelId,
 )
-from flashsmith.jit import KernelCache, Target, build_library
-from flashsmith.runtime import load_library
+from flashsmith.jit import KernelCache, Target
+from flashsmith.runtime import load_kernels
 from flashsmith.selection.select import select_config
 from support.caches import kernel_free_cache
 from support.problems import TORCH_DTYPES, assert_correct, assert_lse, random_qkv
@@ -41,7 +41,7 @@ BF16_64 = replace(BASE, dtype=DType.BF16, d_head=64)
 def _kernels() -> None:
     configs = [BASE, LAST, *SELECTED, *HEURISTIC, BF16_64]
     instances = [KernelId(c, variant) for c in configs for variant in (FULL, CAUSAL)]
-    load_library(build_library(instances, Target.emulator()))
+    load_kernels(instances, Target.emulator())
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

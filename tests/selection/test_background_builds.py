@@ -17,7 +17,7 @@ from flashsmith import settings
 from flashsmith.configs import DType, KernelId
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.workload import Workload
-from flashsmith.jit import Target, build_library
+from flashsmith.jit import Target, build_kernels
 from flashsmith.ops.attention import attention
 from flashsmith.ops.choices import Choices
 from flashsmith.runtime.launch_cache import launch_cache
@@ -91,7 +91,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     of_lengths = (Workload.square(DType.FP16, 96, length) for length in (128, 64))
     chosen, other = map(SM80_FORWARD.heuristic, of_lengths)
     assert chosen != other
-    build_library([KernelId(other)], Target.emulator())
+    build_kernels([KernelId(other)], Target.emulator())
     q = torch.randn(1, 128, 1, 96).half()
 
     def in_use() -> Any:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _units import visit_units
+from _units import compile_unit, visit_units
 
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
-from flashsmith.jit.units import TranslationUnit, archs_of
+from flashsmith.jit.units import TranslationUnit
 from flashsmith.lab.bench.machine_code_record import CodeRow
 from flashsmith.selection.stamped_csv import replace_file
 
-_ELF = b"\x7fELF\x02"
 _TABLE_AT, _COUNT_AT = 0x28, 0x3C
 _SECTION = struct.Struct("<IIQQQQII")  # a section header, up to and including sh_info
 _HEADER_BYTES = 64
@@ -40,32 +38,13 @@ def measure_cubins(
     def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[CodeRow]:
         known = made / f"{unit.key}.json"
         if not known.is_file():
-            cubins = _compile(unit, folder)
-            names = archs_of(kernel.config, target)
-            found = {arch: functions_in(each) for arch, each in zip(names, cubins, strict=True)}
-            replace_file(known, json.dumps(found))
-        functions = json.loads(known.read_text())
-        return [(kernel.name, arch, n, sha) for arch in functions for n, sha in functions[arch]]
+            replace_file(known, json.dumps(functions_in(compile_unit(unit, folder).read_bytes())))
+        return [(kernel.name, unit.arch, n, sha) for n, sha in json.loads(known.read_text())]
 
     for done, rows in enumerate(visit_units(instances, target, jobs, rows_of), 1):
-        print(f"\r{done}/{len(instances)}", end="", file=sys.stderr, flush=True)
+        print(f"\r{done}", end="", file=sys.stderr, flush=True)
         yield from rows
     print(file=sys.stderr)
-
-
-def _compile(unit: TranslationUnit, folder: Path) -> list[bytes]:
-    """Compiles a unit, and returns its cubins in the order of their architectures."""
-    fatbin = folder / "kernel.fatbin"
-    files = [str(folder / unit.source_file), "-o", str(fatbin)]
-    command = [*unit.command, "--fatbin", "--no-compress", *files]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return cubins_in(fatbin.read_bytes())
-
-
-def cubins_in(fatbin: bytes) -> list[bytes]:
-    """Returns the cubins of an uncompressed fatbin; each extends to the beginning of the next."""
-    starts = [at for at in range(0, len(fatbin), 8) if fatbin.startswith(_ELF, at)]
-    return [fatbin[at:end] for at, end in zip(starts, [*starts[1:], len(fatbin)], strict=True)]
 
 
 def functions_in(cubin: bytes) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,10 @@ from typing import TypeVar
 
 from flashsmith import codegen
 from flashsmith.configs import KernelId
-from flashsmith.jit import Target
+from flashsmith.jit import Target, find_cuda_toolkit, find_cxx
+from flashsmith.jit.kernel_compilers import KernelCompiler, NvccCompiler
 from flashsmith.jit.sources import PACKAGE_SOURCES
-from flashsmith.jit.units import TranslationUnit, find_toolchain, plan_units
+from flashsmith.jit.units import TranslationUnit, plan_kernels
 
 Found = TypeVar("Found")
 
@@ -22,15 +24,18 @@ def visit_units(
     target: Target,
     jobs: int,
     visit: Callable[[KernelId, TranslationUnit, Path], Found],
+    compiler: KernelCompiler | None = None,
 ) -> Iterator[Found]:
-    """Yields what ``visit`` returns for each kernel, in the order of the units.
+    """Yields what ``visit`` returns for each kernel and architecture, in the order of the units.
 
     Args:
         visit: Takes a kernel, its unit, and a temporary folder with the unit's files. ``jobs``
             threads call it.
+        compiler: The compiler of the units; default: nvcc.
     """
     generated = codegen.generate(kernels)
-    units = plan_units(kernels, generated, target, find_toolchain(target), PACKAGE_SOURCES.csrc)
+    compiler = compiler or NvccCompiler(find_cuda_toolkit(), find_cxx())
+    units = plan_kernels(kernels, generated, target, compiler, PACKAGE_SOURCES.csrc)
 
     def visit_one(unit: TranslationUnit) -> Found:
         assert unit.instance is not None
@@ -41,4 +46,16 @@ def visit_units(
             return visit(unit.instance, unit, folder)
 
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(visit_one, (unit for unit in units if unit.instance is not None))
+        yield from pool.map(visit_one, units)
+
+
+def compile_unit(unit: TranslationUnit, folder: Path) -> Path:
+    """Compiles a unit whose files are in ``folder``, and returns its cubin.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler failed.
+    """
+    made = folder / unit.artifact
+    command = [*unit.command, str(folder / unit.source_file), "-o", str(made)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return made

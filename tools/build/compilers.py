@@ -18,7 +18,7 @@ import csv
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -38,10 +38,13 @@ from flashsmith.configs import (
     parse_kernel_name_into_instance,
 )
 from flashsmith.gpus import get_gpu_architecture
-from flashsmith.jit import Target
+from flashsmith.jit import PACKAGE_SOURCES, Target, find_cuda_toolkit, find_cxx
 from flashsmith.jit.disassembler import disassemble
+from flashsmith.jit.kernel_compilers import KernelCompiler, NvccCompiler, NvrtcCompiler
 from flashsmith.jit.lint import lint_machine_code, may_release
+from flashsmith.jit.nvrtc import find_nvrtc
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
+from flashsmith.jit.sources import nvrtc_hash
 from flashsmith.jit.spills import allowed_spill_bytes
 from flashsmith.jit.units import TranslationUnit
 from flashsmith.selection.served import gpus_with_tables, served_instances
@@ -89,9 +92,6 @@ class Made:
     log: str
 
 
-Compile = Callable[[TranslationUnit, str, Path], Made]
-
-
 def chosen_kernels(arch: str) -> list[KernelId]:
     """Returns the kernels that attention, its gradients, decode and FP8 forwards choose on an
     architecture."""
@@ -122,43 +122,39 @@ def install(name: str, folder: Path) -> Path:
     return place
 
 
-def compiler_at(name: str, place: Path) -> tuple[str, Compile]:
-    """Returns a compiler's version, and a function that compiles a unit for an architecture."""
+def compiler_at(name: str, place: Path) -> tuple[str, KernelCompiler]:
+    """Returns a compiler with its version."""
     (package, *_) = place.glob("nvidia_cuda_nv*.dist-info")
     version = package.name.removesuffix(".dist-info").rpartition("-")[2]
     if name.startswith("nvrtc"):
         (library,) = place.glob("nvidia/*/lib/libnvrtc.so.1*")
-        return version, partial(with_nvrtc, library)
+        os.environ[settings.NVRTC.name] = str(library)
+        return version, NvrtcCompiler(find_nvrtc(), nvrtc_hash(PACKAGE_SOURCES.csrc))
     (nvcc,) = place.glob("nvidia/*/bin/nvcc")
     os.environ[settings.NVCC.name] = str(nvcc)
-    return version, with_nvcc
+    return version, NvccCompiler(find_cuda_toolkit(), find_cxx())
 
 
-def with_nvcc(unit: TranslationUnit, arch: str, folder: Path) -> Made:
-    made = folder / unit.object_file
-    return _run([*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)], made)
-
-
-def with_nvrtc(library: Path, unit: TranslationUnit, arch: str, folder: Path) -> Made:
-    made = folder / f"{unit.name}.cubin"
-    includes = [word[2:] for word in unit.command if word.startswith("-I")]
-    program = [sys.executable, str(Path(__file__).with_name("_nvrtc.py")), str(library)]
-    return _run([*program, str(folder / unit.source_file), arch, str(made), *includes], made)
-
-
-def _run(command: Sequence[str], made: Path) -> Made:
+def _compile(unit: TranslationUnit, folder: Path) -> Made:
+    made = folder / unit.artifact
+    command = [*unit.command, str(folder / unit.source_file), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return Made(made if done.returncode == 0 else None, done.stdout + done.stderr)
 
 
 def rows_of(
-    kernels: Sequence[KernelId], arch: str, name: str, version: str, compile_one: Compile, jobs: int
+    kernels: Sequence[KernelId],
+    arch: str,
+    name: str,
+    version: str,
+    compiler: KernelCompiler,
+    jobs: int,
 ) -> Iterator[Row]:
-    """Yields a row for each kernel, compiled by ``compile_one`` in ``jobs`` threads."""
+    """Yields a row for each kernel, compiled in ``jobs`` threads."""
 
     def row_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> Row:
         row = partial(Row, name, version, kernel.config.kernels_name(), kernel.name, arch)
-        made = compile_one(unit, arch, folder)
+        made = _compile(unit, folder)
         if made.path is None:
             return row(failure=_first_error(made.log).replace(str(folder), "."))
         used = parse_resources(made.log)
@@ -169,7 +165,7 @@ def rows_of(
             slow="; ".join(parse_performance_warnings(made.log)),
         )
 
-    return visit_units(kernels, Target.cuda(arch), jobs, row_of)
+    return visit_units(kernels, Target.cuda(arch), jobs, row_of, compiler)
 
 
 def _first_finding(made: Path, arch: str) -> str:
@@ -210,13 +206,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         writer.writerow([field.name for field in fields(Row)])
         writer.writerows(map(astuple, before))
         for name in options.compilers.split(","):
-            version, compile_one = compiler_at(name, install(name, options.folder))
+            version, compiler = compiler_at(name, install(name, options.folder))
             for arch in options.archs.split(","):
                 kernels = chosen_kernels(arch)
                 kernels = sample_of(kernels, options.sample) if options.sample else kernels
                 done = {row.kernel for row in before if (row.compiler, row.arch) == (name, arch)}
                 missing = [kernel for kernel in kernels if kernel.name not in done]
-                for row in rows_of(missing, arch, name, version, compile_one, options.jobs):
+                for row in rows_of(missing, arch, name, version, compiler, options.jobs):
                     writer.writerow(astuple(row))
                     file.flush()
                     rows.append(row)

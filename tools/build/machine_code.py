@@ -50,7 +50,7 @@ _environment.enter()
 from _compare import differences, read, write
 from _cubins import measure_cubins
 from _restamp import changed_kernels, restamp, sample_of
-from _units import visit_units
+from _units import compile_unit, visit_units
 
 from flashsmith import settings
 from flashsmith.configs import (
@@ -121,17 +121,14 @@ def measure(instances: Sequence[KernelId], archs: Sequence[str], jobs: int) -> I
     target = Target.cuda(*archs)
 
     def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[CodeRow]:
-        made = folder / unit.object_file
-        command = [*unit.command, "-c", str(folder / unit.source_file), "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        code = parse_machine_code(disassemble(compile_unit(unit, folder), unit.arch))
         return [
-            (kernel.name, arch, len(function.instructions), fingerprint(function))
-            for arch in target.archs
-            for function in parse_machine_code(disassemble(made, arch))
+            (kernel.name, unit.arch, len(function.instructions), fingerprint(function))
+            for function in code
         ]
 
     for done, rows in enumerate(visit_units(instances, target, jobs, rows_of), 1):
-        print(f"\r{done}/{len(instances)}", end="", file=sys.stderr, flush=True)
+        print(f"\r{done}", end="", file=sys.stderr, flush=True)
         yield from rows
     print(file=sys.stderr)
 

@@ -27,14 +27,14 @@ def attached(command: Sequence[str]) -> list[str]:
 
     The command's first word is the path of an executable.
     """
-    interpreter = _interpreter()
+    interpreter = find_python()
     if interpreter is None:
         return [*command]
     script = _SCRIPT.format(signal=int(signal.SIGTERM), parent=os.getpid())
     return [interpreter, "-I", "-S", "-c", script, *command]
 
 
-def _interpreter() -> str | None:
+def find_python() -> str | None:
     """Returns a Python interpreter: sys.executable is another program if that embeds Python."""
     candidates = (sys.executable, shutil.which("python3"))
     return next((path for path in candidates if is_python(path)), None)

@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from flashsmith import settings
 from flashsmith.configs import KernelConfig
+from flashsmith.errors import ToolchainError
 from flashsmith.jit.binary import find_libc
-from flashsmith.jit.sources import KERNEL_SCRIPT, emulator_hash, kernel_roots
+from flashsmith.jit.nvrtc import Nvrtc, find_nvrtc
+from flashsmith.jit.sources import (
+    KERNEL_SCRIPT,
+    NVRTC_FOLDER,
+    emulator_hash,
+    kernel_roots,
+    nvrtc_hash,
+)
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import (
     Compiler,
@@ -113,6 +122,28 @@ class EmulatorCompiler:
         return [str(self.toolchain.cxx.path), *_EMULATED_FLAGS, *paths, script, *host, "-x", "c++"]
 
 
+@dataclass(frozen=True)
+class NvrtcCompiler:
+    """NVRTC, which needs neither a toolkit nor a C++ compiler."""
+
+    nvrtc: Nvrtc
+    headers: str  # the hash of the standard headers
+    artifact = "kernel.cubin"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.nvrtc.identity}\nstandard headers {self.headers}"
+
+    def flags(self, config: KernelConfig, arch: str) -> list[str]:
+        # -default-device: functions of the translation unit that are for the host are compiled.
+        return ["-std=c++20", "-default-device", "--ptxas-options=-v", f"-arch={arch}"]
+
+    def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
+        self.nvrtc.require_arch(arch)
+        headers = [*_includes(csrc, Target.cuda(arch)), f"-I{csrc / NVRTC_FOLDER}"]
+        return self.nvrtc.command([*self.flags(config, arch), *headers])
+
+
 def find_kernel_compiler(target: Target, host: Path, csrc: Path) -> KernelCompiler:
     """Returns the compiler of kernels for ``target``; raises ToolchainError for a missing one.
 
@@ -120,11 +151,30 @@ def find_kernel_compiler(target: Target, host: Path, csrc: Path) -> KernelCompil
     """
     if target.kind == "emulator":
         return EmulatorCompiler(HostToolchain.find(), host, emulator_hash(csrc))
-    return NvccCompiler(find_cuda_toolkit(), find_cxx())
+    return _find_cuda_compiler(csrc)
+
+
+def _find_cuda_compiler(csrc: Path) -> KernelCompiler:
+    """Returns the compiler that FLASHSMITH_CUDA_COMPILER names, else nvcc, else NVRTC."""
+    chosen = settings.CUDA_COMPILER.get()
+    if chosen == "nvrtc":
+        return NvrtcCompiler(find_nvrtc(), nvrtc_hash(csrc))
+    try:
+        return NvccCompiler(find_cuda_toolkit(), find_cxx())
+    except ToolchainError as no_nvcc:
+        if chosen == "nvcc" or settings.NVCC.get() is not None:
+            raise
+        try:
+            return NvrtcCompiler(find_nvrtc(), nvrtc_hash(csrc))
+        except ToolchainError as error:
+            raise ToolchainError(f"{error}\nNor can nvcc be used: {no_nvcc}") from None
 
 
 def archs_of(config: KernelConfig, target: Target) -> tuple[str, ...]:
-    """Returns the architectures of ``target`` for which a kernel is compiled."""
+    """Returns the architectures of ``target`` for which a kernel is compiled; one empty name on the
+    emulator."""
+    if target.kind == "emulator":
+        return ("",)
     if not config.exact_arch:
         return target.archs
     needed = config.minimum_gpu

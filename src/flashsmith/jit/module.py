@@ -201,10 +201,9 @@ def _read(cache: KernelCache, folders: Iterable[Path], *, check_hash: bool) -> I
 
 
 def _archs(instance: KernelId, target: Target) -> tuple[str, ...]:
-    """Returns the architectures of a kernel's modules for ``target``; one empty name on the
-    emulator, none for a target that the kernel does not run on."""
+    """Returns ``archs_of``; none for a target that the kernel does not run on."""
     try:
-        return archs_of(instance.config, target) or ("",)
+        return archs_of(instance.config, target)
     except ValueError:
         return ()
 

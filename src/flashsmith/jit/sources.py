@@ -12,7 +12,7 @@ from flashsmith.configs import KernelId
 from flashsmith.jit.headers import Headers, HeaderTree, hash_json
 from flashsmith.jit.target import Target
 
-EMULATOR_FOLDER = "emulator"
+EMULATOR_FOLDER, NVRTC_FOLDER = "emulator", "nvrtc"
 # The symbols that the host library, and an emulated kernel, export.
 HOST_SCRIPT, KERNEL_SCRIPT = LINKER_SCRIPTS = ("host/exports.map", "emulator/kernels.map")
 
@@ -94,6 +94,12 @@ def emulator_hash(csrc: Path) -> str:
     """Returns the hash of all sources of the emulator, whose functions emulated kernels call."""
     files = [each for each in host_sources(csrc) if each.label.startswith(EMULATOR_FOLDER)]
     return hash_json({each.name: each.hash for each in files})
+
+
+def nvrtc_hash(csrc: Path) -> str:
+    """Returns the hash of the standard headers that NVRTC reads."""
+    tree = HeaderTree.present(csrc)
+    return hash_json([tree.read(path).hash for path in sorted((csrc / NVRTC_FOLDER).iterdir())])
 
 
 def host_roots(csrc: Path) -> tuple[Path, ...]:

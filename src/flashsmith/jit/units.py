@@ -108,7 +108,7 @@ def plan_kernels(
     for source in kernel_sources(instances, generated, target, csrc):
         assert source.instance is not None
         config = source.instance.config
-        for arch in archs_of(config, target) or ("",):
+        for arch in archs_of(config, target):
             flags = compiler.flags(config, arch)
             units.append(
                 TranslationUnit(

@@ -8,11 +8,11 @@
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
-typedef long long int64_t;
+typedef long int64_t;
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned uint32_t;
-typedef unsigned long long uint64_t;
+typedef unsigned long uint64_t;
 typedef unsigned long uintptr_t;
 
 namespace std {
@@ -64,6 +64,9 @@ template <class T>
 struct is_const<const T> : true_type {};
 template <class T>
 inline constexpr bool is_const_v = is_const<T>::value;
+
+template <class T>
+inline constexpr bool is_enum_v = __is_enum(T);
 
 template <class A, class B>
 concept same_as = is_same_v<A, B> && is_same_v<B, A>;
