@@ -89,6 +89,7 @@ the folder, whether or not there is such a repository.
 - `attention` computes the same with flashsmith's arguments, and masks, scores and biases.
 - `decode` is for few queries over a KV cache, which may be paged or FP8.
 
-A kernel that is not in this repository is compiled at its first use, if there is a CUDA compiler.
+A kernel that is not in this repository is compiled at its first use, if the machine has nvcc or
+NVRTC, and ninja.
 Queries, keys and values on a CPU are computed by an emulator, which is for tests.
 """
