@@ -9,7 +9,19 @@ import typer
 from typer.core import TyperGroup
 
 from flashsmith import settings
-from flashsmith.cli import bench, build, cache, configs, doctor, profile, report, run, soak, tune
+from flashsmith.cli import (
+    bench,
+    build,
+    cache,
+    configs,
+    doctor,
+    hub,
+    profile,
+    report,
+    run,
+    soak,
+    tune,
+)
 from flashsmith.errors import FlashsmithError, advice_for_missing
 from flashsmith.version import __version__
 
@@ -80,6 +92,7 @@ for command in (
     soak.soak,
     profile.profile,
     report.report,
+    hub.hub,
     doctor.doctor,
 ):
     app.command(help=unwrapped(command.__doc__))(command)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from flashsmith.flash_attn.calls import Result, Window, sides
-from flashsmith.integrations.arguments import check_types
+from flashsmith.integrations.arguments import check_types, float32
 from flashsmith.integrations.heads import decode_any_head
 from flashsmith.ops.checks import check_flags
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
@@ -39,6 +39,8 @@ def flash_attn_with_kvcache(
     alibi_slopes: torch.Tensor | None = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    sinks: torch.Tensor | None = None,
 ) -> Result:
     """Computes attention of few queries of each sequence over a KV cache, after appending new keys.
 
@@ -65,7 +67,7 @@ def flash_attn_with_kvcache(
         rotary_interleaved: Whether elements 2 i and 2 i + 1 form a pair; else i and i + rotary_dim
             / 2 do.
         num_splits: The number of splits of each sequence's keys; 0: as suits the GPU.
-        softmax_scale, softcap, alibi_slopes: See ``flash_attn_func``.
+        softmax_scale, softcap, alibi_slopes, sinks: See ``flash_attn_func``.
 
     Returns:
         out, (batch, seqlen_q, nheads, headdim); with ``return_softmax_lse`` (out, softmax_lse),
@@ -76,20 +78,23 @@ def flash_attn_with_kvcache(
             causal=causal, return_softmax_lse=return_softmax_lse,
             rotary_interleaved=rotary_interleaved,
         )  # fmt: skip
+    if sinks is not None:
+        sinks = float32("sinks", sinks)
     new = KVAppend.of(k, v, rotary_cos, rotary_sin, rotary_interleaved)
     cache = (
         k_cache, v_cache, cache_seqlens, block_table, cache_batch_idx, cache_leftpad, None, None,
     )  # fmt: skip
     options = causal, window_size, softcap, num_splits, softmax_scale
-    others = alibi_slopes, None, 0, None
+    others = alibi_slopes, sinks, 0, None
     found = run_as_before(None, q, None, return_softmax_lse, cache, options, others, new or ())
     if found is not None:
         o, lse, _ = found
         return o if lse is None else (o, lse)
     asked = DecodeOptions(None, *options)
     return attend_cache(
-        q, KVCache(*cache), new, asked, alibi_slopes=alibi_slopes, return_lse=return_softmax_lse
-    )
+        q, KVCache(*cache), new, asked,
+        alibi_slopes=alibi_slopes, sinks=sinks, return_lse=return_softmax_lse,
+    )  # fmt: skip
 
 
 def attend_cache(
@@ -99,6 +104,7 @@ def attend_cache(
     asked: DecodeOptions,
     *,
     alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     return_lse: bool,
 ) -> Result:
     """Calls ``decode`` with the conventions of FlashAttention-2 and -3: the sides of a window may
@@ -119,7 +125,7 @@ def attend_cache(
     config, causal, window_size, softcap, splits, scale = asked
     window_size = normal_window(sides(window_size))
     asked = DecodeOptions(config, causal, window_size, max(softcap, 0.0), splits, scale)
-    call = DecodeCall(q, cache, new, None, return_lse, alibi_slopes, None)
+    call = DecodeCall(q, cache, new, None, return_lse, alibi_slopes, sinks)
     return decode_any_head(asked, call)
 
 

@@ -30,7 +30,9 @@ _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
 _OLD_SECONDS = 24 * 3600
-_PREBUILT = Path(__file__).resolve().parent.parent / "prebuilt"
+# Folders of kernels that came with the code. A link stays one: a file of the package may be a link
+# to a file elsewhere, which does not lie beside the kernels.
+_prebuilt = [Path(__file__).absolute().parent.parent / "prebuilt"]
 
 
 class KernelCache:
@@ -348,9 +350,13 @@ def find_caches() -> list[KernelCache]:
     found = [own]
     if (shared := settings.SHARED_CACHE.get()) is not None:
         found.append(_shared_cache(shared))
-    if _PREBUILT.is_dir():
-        found.append(KernelCache(_PREBUILT, is_packaged=True))
-    return found
+    return [*found, *(KernelCache(each, is_packaged=True) for each in _prebuilt if each.is_dir())]
+
+
+def add_prebuilt(folder: Path) -> None:
+    """Makes ``find_caches`` return also the kernels in ``folder``, which came with code that this
+    process runs already."""
+    _prebuilt.append(folder)
 
 
 def _shared_cache(root: Path) -> KernelCache:

@@ -124,11 +124,16 @@ def find_module(
     return found[0] if found else None
 
 
-def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) -> set[KernelId]:
+def built_instances(
+    target: Target,
+    *,
+    sources: SourceTree = PACKAGE_SOURCES,
+    caches: Sequence[KernelCache] | None = None,
+) -> set[KernelId]:
     """Returns the kernels that ``find_modules`` would find for ``target``, without reading the
     modules themselves."""
     by_name: dict[str, list[Module]] = {}
-    for module in list_modules():
+    for module in list_modules(caches):
         by_name.setdefault(module.name, []).append(module)
     named = {each for each in _buildable(by_name) if _archs(each, target)}
     if not named:
@@ -142,14 +147,16 @@ def built_instances(target: Target, *, sources: SourceTree = PACKAGE_SOURCES) ->
     return set(filter(is_built, named))
 
 
-def list_modules() -> list[Module]:
-    """Returns the modules in all caches with a readable manifest, newest first.
+def list_modules(caches: Sequence[KernelCache] | None = None) -> list[Module]:
+    """Returns the modules with a readable manifest, newest first.
 
     The modules themselves are not hashed, because tables and look-ups do not need it.
+
+    caches: The caches that are searched; default: ``find_caches``.
     """
     found = (
         module
-        for cache in find_caches()
+        for cache in (find_caches() if caches is None else caches)
         for module in _read(cache, cache.entries(cache.kernels), check_hash=False)
     )
     return sorted(found, key=lambda module: float(module.manifest["created"]), reverse=True)

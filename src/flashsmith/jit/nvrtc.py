@@ -66,9 +66,9 @@ def _program(library: Path) -> list[str]:
 
 
 def _find_library() -> Path:
-    from cuda.pathfinder import load_nvidia_dynamic_lib  # type: ignore[import-untyped]
-
     try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib  # type: ignore[import-untyped]
+
         found = load_nvidia_dynamic_lib("nvrtc").abs_path
     except Exception as error:  # of several types, among them RuntimeError
         raise ToolchainError(f"no NVRTC was found: {error}; {INSTALL_NVRTC}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from typing import TYPE_CHECKING
 
 from flashsmith.jit.compile import Progress
+
+if TYPE_CHECKING:  # a call whose kernel is built already must not need rich
+    from rich.console import Console
 
 _UNITS_A_LINE = 10
 
@@ -24,6 +24,8 @@ def show_progress() -> Iterator[Progress]:
         def progress(done: int, total: int, name: str) -> None:
             nonlocal show
             if show is None:
+                from rich.console import Console
+
                 console = Console(stderr=True, markup=False, emoji=False, highlight=False)
                 show = _bar(console, stack) if console.is_terminal else _lines(console)
             show(done, total, name)
@@ -33,6 +35,9 @@ def show_progress() -> Iterator[Progress]:
 
 def _bar(console: Console, stack: ExitStack) -> Progress:
     """Draws a bar, which ``stack`` removes when it closes."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         BarColumn(),
         MofNCompleteColumn(),

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import ninja
-
 from flashsmith import settings
 from flashsmith.errors import ToolchainError
 
@@ -143,11 +141,19 @@ def require_cxx20(compiler: Compiler) -> None:
 
 def find_ninja() -> Path:
     """Returns the ninja of the PyPI package, which is a dependency, else the one on PATH."""
-    bundled = Path(ninja.BIN_DIR) / "ninja"
-    found = str(bundled) if os.access(bundled, os.X_OK) else shutil.which("ninja")
+    try:
+        import ninja  # imported here, because kernels that are built already must not need it
+    except ModuleNotFoundError:
+        bundled = None
+    else:
+        bundled = Path(ninja.BIN_DIR) / "ninja"
+        if os.access(bundled, os.X_OK):
+            return bundled
+    found = shutil.which("ninja")
     if found is None:
         raise ToolchainError(
-            f"ninja is neither at {bundled} nor on PATH; `pip install --force-reinstall ninja`"
+            f"ninja is neither {f'at {bundled}' if bundled else 'installed'} nor on PATH; "
+            "`pip install --force-reinstall ninja`"
         )
     return Path(found)
 
