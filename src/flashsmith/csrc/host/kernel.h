@@ -9,21 +9,10 @@
 
 #include "flashsmith/params.h"
 #include "host/args/argument.h"
+#include "host/family_gpus.h"
 #include "host/module.h"
 
 namespace flashsmith {
-
-// The GPUs that have a family's instructions, by compute capability.
-struct FamilyGpus {
-  std::string family;
-  int major, minor;
-  bool exact;  // only this one, no newer ones
-
-  bool include(int gpu_major, int gpu_minor) const {
-    if (exact) return gpu_major == major && gpu_minor == minor;
-    return gpu_major > major || (gpu_major == major && gpu_minor >= minor);
-  }
-};
 
 // A kernel of a family, as it was compiled.
 template <typename Config>

@@ -5,7 +5,7 @@
 #include "flashsmith/ptx/wgmma.cuh"
 #include "flashsmith/sm80/traits.cuh"
 #include "flashsmith/sm90/arguments.cuh"
-#include "host/kernel.h"
+#include "host/family_gpus.h"
 
 using namespace flashsmith;
 
