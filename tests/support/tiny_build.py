@@ -1,15 +1,16 @@
 """A source tree whose kernels compile in milliseconds, for the tests of the build and the cache.
 
-As a module, it builds a library in a separate process: see ``main``.
+As a module, it builds kernels in a separate process: see ``main``.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import flashsmith
@@ -18,33 +19,40 @@ from flashsmith.configs import (
     Variant,
     get_kernel_progression_configs,
 )
-from flashsmith.jit import Library, SourceTree, Target, build_library, find_tvm_ffi
+from flashsmith.jit import Module, SourceTree, Target, build_kernels, find_host, find_tvm_ffi
+from flashsmith.jit.sources import HOST_SCRIPT, KERNEL_SCRIPT
 from support.paths import TESTS
 
 INSTANCES = [KernelId(config, Variant()) for config in get_kernel_progression_configs(False)]
 EMULATOR = Target.emulator()
 
-_REGISTRY = """
-#include "flash_kernels.cuh"
-extern "C" __attribute__((visibility("default"))) int sum_of_kernels() { return SUM; }
+_HOST = """
+extern "C" __attribute__((visibility("default"))) int host_value() { return 1; }
 """
+_KERNEL = """#include "flashsmith/tiny.cuh"
+namespace flashsmith {{
+template <int n> int tiny_kernel() {{ return KERNEL_VALUE; }}
+template int tiny_kernel<{}>();
+}}
+"""
+# A kernel's module exports functions, the host library all that is not hidden.
+_KERNEL_SCRIPT = "{ global: _ZN10flashsmith*_kernelI*; local: *; };\n"
+_HOST_SCRIPT = "{ global: *; };\n"
 
 
 def generate(instances: Sequence[KernelId]) -> dict[str, str]:
     """Generates files like codegen.generate, but each kernel is a function of KERNEL_VALUE."""
-    slugs = [instance.slug for instance in instances]
-    header = "".join(f"int {slug}();\n" for slug in slugs)
-    header += f"#define SUM ({' + '.join(f'{slug}()' for slug in slugs)})\n"
-    text = '#include "flashsmith/tiny.cuh"\nint {}() {{ return KERNEL_VALUE; }}\n'
-    return {"flash_kernels.cuh": header} | {f"{slug}.cu": text.format(slug) for slug in slugs}
+    return {f"{each.slug}.cu": _KERNEL.format(i) for i, each in enumerate(instances)}
 
 
 def make_csrc(csrc: Path) -> Path:
     for folder in ("include/flashsmith", "host", "emulator"):
         (csrc / folder).mkdir(parents=True)
     (csrc / "include/flashsmith/tiny.cuh").write_text("#pragma once\n#define KERNEL_VALUE 7\n")
-    (csrc / "host/registry.cpp").write_text(_REGISTRY)
+    (csrc / "host/tiny.cpp").write_text(_HOST)
+    (csrc / HOST_SCRIPT).write_text(_HOST_SCRIPT)
     (csrc / "emulator/memory.cpp").write_text("int emulated_memory() { return 0; }\n")
+    (csrc / KERNEL_SCRIPT).write_text(_KERNEL_SCRIPT)
     return csrc
 
 
@@ -63,14 +71,11 @@ def make_compiler(path: Path, log: Path, before: str = "", version: str = "") ->
 
 
 def compiled(log: Path) -> list[str]:
-    """Returns the names of files compiled so far, and 'link' for each link; sorted."""
+    """Returns the names of files compiled so far, and 'link' for each link of a host library;
+    sorted."""
     calls = log.read_text().splitlines() if log.exists() else []
-    names = []
-    for call in calls:
-        words = call.split()
-        is_compile = "-c" in words
-        names.append(Path(words[words.index("-c") + 1]).name if is_compile else "link")
-    return sorted(names)
+    sources = [[word for word in call.split() if word.endswith((".cpp", ".cu"))] for call in calls]
+    return sorted(Path(words[-1]).name if words else "link" for words in sources)
 
 
 def is_running(pid: str) -> bool:
@@ -81,15 +86,20 @@ def is_running(pid: str) -> bool:
         return False
 
 
-def sum_of_kernels(library: Library) -> int:
-    """Returns the sum that the built library computes, in another process."""
-    script = (
-        "import ctypes, sys; ctypes.CDLL(sys.argv[1]);"
-        "print(ctypes.CDLL(sys.argv[2]).sum_of_kernels())"
-    )
-    tvm_ffi = find_tvm_ffi().library / "libtvm_ffi.so"
+def sum_of_kernels(modules: Iterable[Module], sources: SourceTree) -> int:
+    """Returns the sum of what the built kernels compute, in another process."""
+    script = """
+import ctypes, json, sys
+tvm_ffi, host, *kernels = json.loads(sys.argv[1])
+ctypes.CDLL(tvm_ffi), ctypes.CDLL(host)
+print(sum(ctypes.CDLL(path)[symbol]() for path, symbol in kernels))
+"""
+    host = find_host(sources=sources)
+    assert host is not None
+    kernels = [(str(module.path), module.functions["tiny_kernel"]) for module in modules]
+    files = [str(find_tvm_ffi().library / "libtvm_ffi.so"), str(host.path), *kernels]
     done = subprocess.run(
-        [sys.executable, "-c", script, tvm_ffi, library.path],
+        [sys.executable, "-c", script, json.dumps(files)],
         capture_output=True,
         text=True,
         check=True,
@@ -117,14 +127,14 @@ def main() -> None:
         if kill_after and done == kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    library = build_library(
+    modules = build_kernels(
         INSTANCES[first : first + count],
         EMULATOR,
         jobs=1 if kill_after else 2,
         progress=progress,
         sources=SourceTree(csrc, generate),
     )
-    print(library.path)
+    print(*(module.path for module in modules), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import support.tiny_build as tiny
-from flashsmith.jit import (
-    Library,
-    SourceTree,
-    build_library,
-    find_library,
-)
+from flashsmith.jit import HostLibrary, Module, SourceTree, build_kernels, find_host, find_modules
 from support.tiny_build import EMULATOR, INSTANCES
 
-HOST_FILES = ["memory.cpp", "registry.cpp"]
+HOST_FILES = ["memory.cpp", "tiny.cpp"]
 KERNEL_FILES = [f"{instance.slug}.cu" for instance in INSTANCES]
 
 
@@ -34,19 +29,26 @@ class Workshop:
         self.csrc = tiny.make_csrc(self.root / "csrc")
         self.compiler = tiny.make_compiler(self.root / "cxx", self.log)
 
-    def build(self, count: int = 1, **options: object) -> Library:
-        sources = SourceTree(self.csrc, tiny.generate)
-        return build_library(INSTANCES[:count], EMULATOR, sources=sources, **options)  # type: ignore[arg-type]
+    @property
+    def sources(self) -> SourceTree:
+        return SourceTree(self.csrc, tiny.generate)
 
-    def find(self, count: int = 1) -> Library | None:
-        return find_library(
-            INSTANCES[:count], EMULATOR, sources=SourceTree(self.csrc, tiny.generate)
-        )
+    def build(self, count: int = 1, **options: object) -> list[Module]:
+        return build_kernels(INSTANCES[:count], EMULATOR, sources=self.sources, **options)  # type: ignore[arg-type]
+
+    def find(self, count: int = 1) -> list[Module]:
+        """Returns the modules of the first kernels; fewer than ``count`` if some are not built."""
+        found = find_modules(INSTANCES[:count], EMULATOR, sources=self.sources)
+        return [module for modules in found.values() for module in modules]
+
+    def find_host(self) -> HostLibrary | None:
+        return find_host(sources=self.sources)
 
     def new_compilations(self, count: int = 1, **options: object) -> list[str]:
+        """Builds, and returns what was compiled: names of files, and 'link' for a host library."""
         self.log.unlink(missing_ok=True)
-        library = self.build(count, **options)
-        assert tiny.sum_of_kernels(library) == 7 * count
+        modules = self.build(count, **options)
+        assert tiny.sum_of_kernels(modules, self.sources) == 7 * count
         return tiny.compiled(self.log)
 
 

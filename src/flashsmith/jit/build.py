@@ -163,7 +163,6 @@ class _ModuleShelf:
             "source_hash": unit.hash,
             "emulator": self.emulator,
             "compiler": self.compiler.identity.splitlines(),
-            "command": shlex.join(unit.command),
             "binary": kind_of(path),
             "libc": find_libc(),
             "functions": functions,
