@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,11 @@ from flashsmith.configs import (
 from flashsmith.errors import KernelNotFoundError
 from flashsmith.jit import Module, Target
 from flashsmith.runtime import Kernel, find_kernel, find_kernels, kernels, loaded_instances
+from flashsmith.runtime import host as host_library
 from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 from flashsmith.runtime.host import load_host
 from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded, load_module
+from flashsmith.runtime.launch_cache import LaunchCache
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
@@ -267,3 +271,31 @@ def test_another_number_of_arguments_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=f"takes 11 or 29 arguments, but got {count}"):
         plans[0](*[1] * count)
+
+
+# ---- threads ----
+
+
+def test_threads_that_load_kernels_at_once_get_one_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All start at once, each with another order, and nothing is loaded yet."""
+    monkeypatch.setattr(kernels, "_loaded", {})
+    monkeypatch.setattr(host_library, "_module", None)
+    connected: list[Any] = []
+    monkeypatch.setattr(LaunchCache, "connect", lambda _, module: connected.append(module))
+    start = threading.Barrier(8)
+
+    def load(first: int) -> list[Kernel]:
+        start.wait(30)
+        wanted = BUILT[first % len(BUILT) :] + BUILT[: first % len(BUILT)]
+        kernels.load_kernels(wanted, Target.emulator())
+        return [find_kernel(each, Target.emulator()) for each in BUILT]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(load, range(8)))
+    for of_thread in found:
+        assert all(a is b for a, b in zip(of_thread, found[0], strict=True))
+    assert [kernel.instance for kernel in found[0]] == BUILT
+    assert len({id(kernel.module) for kernel in found[0]}) == 1
+    assert len(connected) == 1, "the launch cache is that of one host library"
