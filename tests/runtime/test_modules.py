@@ -36,11 +36,13 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return q, k, v
 
 
-def run(kernel: Kernel, *qkv: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
+def run(
+    kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, int]]:
     """Returns the output of a kernel, and what the emulator counted."""
-    o = torch.empty_like(qkv[0])
+    o = torch.empty_like(q)
     with emulation(kernel) as emulator:
-        kernel(*qkv, o, BASE.d_head**-0.5)
+        kernel(q, k, v, o, BASE.d_head**-0.5)
     return o, emulator.counters()
 
 
