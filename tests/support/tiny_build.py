@@ -58,12 +58,12 @@ def make_csrc(csrc: Path) -> Path:
 
 def make_compiler(path: Path, log: Path, before: str = "", version: str = "") -> Path:
     """Returns a C++ compiler that appends each call to ``log``; ``before`` is a shell command that
-    runs before it compiles."""
+    runs before it compiles a file of the host or a kernel."""
     answer = f'case "$*" in --version) echo "{version}"; exit 0;; esac' if version else ""
     path.write_text(
         f"#!/bin/sh\n{answer}\n"
         f'case " $* " in *" -c "*|*" -shared "*) echo "$*" >> "{log}";; esac\n'
-        f'case " $* " in *" -c "*) {before or ":"};; esac\n'
+        f'case " $* " in *" -c "*|*".cu "*) {before or ":"};; esac\n'
         'exec c++ "$@"\n'
     )
     path.chmod(0o755)
