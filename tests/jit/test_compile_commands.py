@@ -109,3 +109,4 @@ def test_a_named_architecture_is_the_target(
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 1
     assert "FLASHSMITH_NVCC is /nowhere/nvcc" in result.stderr
+    assert not (tmp_path / "cache").exists()  # it is said before the host library is compiled
