@@ -73,7 +73,7 @@ def test_functions_of_other_files_and_local_ones_are_left_out(tmp_path: Path) ->
     int call() { return other_kernel<1>() + local_kernel<2>(); }
     }
     """
-    flags = ("-shared", "-fPIC", "-O0", str(other / "module"))
+    flags = ("-shared", "-fPIC", "-O0", "-Wl,--no-as-needed", str(other / "module"))
     assert functions_in(compile_elf(using, text, *flags)) == {}
 
 
