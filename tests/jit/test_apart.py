@@ -10,7 +10,7 @@ import pytest
 
 from flashsmith.configs import KernelId
 from flashsmith.errors import BuildError
-from flashsmith.jit import Target, apart, build_apart, find_library
+from flashsmith.jit import Target, apart, build_apart, find_module
 from support.caches import kernel_free_cache
 from support.sm80_kernels import BASE
 
@@ -23,7 +23,7 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Collection[KernelI
     """Returns the list of builds that this process is asked for; it builds nothing."""
     calls: list[tuple[Collection[KernelId], Target, int]] = []
     monkeypatch.setattr(
-        apart, "build_library", lambda which, target, *, jobs: calls.append((which, target, jobs))
+        apart, "build_kernels", lambda which, target, *, jobs: calls.append((which, target, jobs))
     )
     return calls
 
@@ -34,7 +34,7 @@ def test_another_process_builds_into_the_same_cache(
     cache = kernel_free_cache(tmp_path / "cache")
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(cache.root))
     build_apart(INSTANCE, EMULATOR)
-    assert find_library([INSTANCE], EMULATOR) is not None
+    assert find_module(INSTANCE, EMULATOR) is not None
     assert built_here == []
 
 

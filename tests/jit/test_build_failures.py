@@ -9,7 +9,7 @@ import pytest
 
 import support.tiny_build as tiny
 from flashsmith.errors import BuildError
-from flashsmith.jit import SourceTree, build_library
+from flashsmith.jit import SourceTree, build_kernels
 from flashsmith.jit.compile import BUILD_LOG
 from support.tiny_build import EMULATOR, INSTANCES
 
@@ -30,7 +30,7 @@ def test_only_the_log_of_the_compiler_that_failed_is_shown(
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     sources = SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
     with pytest.raises(BuildError, match=rf"^compiling {re.escape(first.name)} failed") as caught:
-        build_library(INSTANCES[:2], EMULATOR, sources=sources, jobs=4)
+        build_kernels(INSTANCES[:2], EMULATOR, sources=sources, jobs=4)
     (log,) = (tmp_path / "cache").rglob(f"failed/*/{BUILD_LOG}")
     for text in (str(caught.value), log.read_text()):
         assert "error of the first" in text

@@ -13,7 +13,7 @@ from flashsmith.errors import ToolchainError
 from flashsmith.jit import (
     SourceTree,
     Target,
-    build_library,
+    build_kernels,
     find_cuda_toolkit,
     find_cxx,
     find_ninja,
@@ -134,18 +134,17 @@ def test_cxx_without_cxx20(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
     sources = SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
     with pytest.raises(ToolchainError, match=r"7\.1\.0.* cannot compile C\+\+20: .*unrecognized"):
-        build_library(INSTANCES[:1], EMULATOR, sources=sources)
+        build_kernels(INSTANCES[:1], EMULATOR, sources=sources)
 
 
 # ---- nvcc ----
 
 
-def make_toolkit(root: Path, version: str = "13.0", libraries: str = "lib64") -> Path:
+def make_toolkit(root: Path, version: str = "13.0", include: str = "include") -> Path:
     """Returns a folder that looks like a CUDA toolkit; its nvcc answers questions and compiles
     nothing."""
-    for name in ("include/cuda_runtime.h", f"{libraries}/libcudart_static.a"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
+    (root / include).mkdir(parents=True, exist_ok=True)
+    (root / include / "cuda_runtime.h").touch()
     return script(
         root / "bin" / "nvcc",
         f"case $1 in --version) echo 'Cuda compilation tools, release {version}, V{version}.88';;\n"
@@ -158,21 +157,20 @@ def test_nvcc_is_found_in_order(
 ) -> None:
     pypi, system, on_path, home, chosen = (tmp_path / f"toolkit{i}" for i in range(5))
 
-    make_toolkit(pypi, libraries="lib")
+    make_toolkit(pypi)
     monkeypatch.setattr(toolchain, "pypi_toolkits", lambda: [pypi])
     assert find_cuda_toolkit().nvcc.found_by == "PyPI package nvidia-cuda-nvcc"
-    assert find_cuda_toolkit().cudart_static == pypi / "lib/libcudart_static.a"
+    assert find_cuda_toolkit().include == pypi / "include"
 
     make_toolkit(system)
     monkeypatch.setattr(toolchain, "SYSTEM_CUDA", system)
     assert find_cuda_toolkit().root == system
 
-    script(
-        no_compilers / "nvcc",
-        f'exec {make_toolkit(on_path, libraries="targets/x86_64-linux/lib")} "$@"',
-    )
+    of_target = "targets/x86_64-linux/include"
+    script(no_compilers / "nvcc", f'exec {make_toolkit(on_path, include=of_target)} "$@"')
     assert find_cuda_toolkit().nvcc.found_by == "PATH"
     assert find_cuda_toolkit().root == on_path  # nvcc itself, a script here, tells its root
+    assert find_cuda_toolkit().include == on_path / of_target
 
     make_toolkit(home)
     monkeypatch.setenv("CUDA_HOME", str(home))
@@ -220,7 +218,7 @@ def test_broken_nvcc_is_passed_over(
 
 
 def _remove_runtime(root: Path) -> None:
-    shutil.rmtree(root / "lib64")
+    shutil.rmtree(root / "include")
 
 
 def _remove_permission(root: Path) -> None:
@@ -242,7 +240,7 @@ def _age(root: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (_remove_runtime, "no libcudart_static.a.*nvidia-cuda-runtime"),
+        (_remove_runtime, "no cuda_runtime.h beside.*nvidia-cuda-runtime"),
         (_remove_permission, r"not executable; `chmod \+x"),
         (_break, r"failed \(2\)"),
         (_replace, "does not answer like nvcc: 'hello'"),

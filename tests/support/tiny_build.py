@@ -31,8 +31,13 @@ extern "C" __attribute__((visibility("default"))) int host_value() { return 1; }
 """
 _KERNEL = """#include "flashsmith/tiny.cuh"
 namespace flashsmith {{
+#ifdef __CUDACC__
+template <int n> __global__ void tiny_kernel(int *out) {{ *out = KERNEL_VALUE; }}
+template __global__ void tiny_kernel<{0}>(int *);
+#else
 template <int n> int tiny_kernel() {{ return KERNEL_VALUE; }}
-template int tiny_kernel<{}>();
+template int tiny_kernel<{0}>();
+#endif
 }}
 """
 # A kernel's module exports functions, the host library all that is not hidden.
@@ -58,12 +63,12 @@ def make_csrc(csrc: Path) -> Path:
 
 def make_compiler(path: Path, log: Path, before: str = "", version: str = "") -> Path:
     """Returns a C++ compiler that appends each call to ``log``; ``before`` is a shell command that
-    runs before it compiles."""
+    runs before it compiles a file of the host or a kernel."""
     answer = f'case "$*" in --version) echo "{version}"; exit 0;; esac' if version else ""
     path.write_text(
         f"#!/bin/sh\n{answer}\n"
         f'case " $* " in *" -c "*|*" -shared "*) echo "$*" >> "{log}";; esac\n'
-        f'case " $* " in *" -c "*) {before or ":"};; esac\n'
+        f'case " $* " in *" -c "*|*".cu "*) {before or ":"};; esac\n'
         'exec c++ "$@"\n'
     )
     path.chmod(0o755)

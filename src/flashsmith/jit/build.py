@@ -17,7 +17,7 @@ from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.functions import functions_in
 from flashsmith.jit.headers import hash_json
 from flashsmith.jit.host import build_host
-from flashsmith.jit.kernel_compilers import KernelCompiler, find_kernel_compiler
+from flashsmith.jit.kernel_compilers import KernelCompiler, archs_of, find_kernel_compiler
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.module import Module, find_modules, read_module
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
@@ -88,16 +88,41 @@ class _Build:
 
     def run(self, progress: Progress) -> dict[KernelId, list[Module]]:
         csrc = self.sources.csrc
-        count = len(self.instances) * max(1, len(self.target.archs))
+        count = sum(len(archs_of(each.config, self.target)) for each in self.instances)
+        host_files = 0  # that this build compiles
 
         def host_progress(done: int, total: int, what: str) -> None:
+            nonlocal host_files
+            host_files = total
             progress(done, total + count, what)
 
+        def kernel_progress(done: int, total: int, what: str) -> None:
+            progress(host_files + done, host_files + total, what)
+
+        served = self._served_without_compiler()  # a missing one is said before the host is built
         host = build_host(
             jobs=self.jobs, progress=host_progress, sources=self.sources, cache=self.cache
         )
+        if served is not None:
+            return served
+        compiler = find_kernel_compiler(self.target, host.path, csrc)
+        generated = self.sources.generate(self.instances)
+        units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
+        modules = self._modules(units, compiler, kernel_progress)
+        refuse_wrong_kernels([modules[unit.entry] for unit in units])
+        by_instance: dict[KernelId, list[Module]] = {}
+        for unit in units:
+            assert unit.instance is not None
+            by_instance.setdefault(unit.instance, []).append(modules[unit.entry])
+        return by_instance
+
+    def _served_without_compiler(self) -> dict[KernelId, list[Module]] | None:
+        """Returns the modules in the cache if there is no compiler; None if there is one.
+
+        Raises ToolchainError: There is no compiler, and it is needed.
+        """
         try:
-            compiler = find_kernel_compiler(self.target, host.path, csrc)
+            find_kernel_compiler(self.target, Path(), self.sources.csrc)
         except ToolchainError:
             found = find_modules(
                 self.instances, self.target, sources=self.sources, caches=[self.cache]
@@ -105,15 +130,7 @@ class _Build:
             if self.force or len(found) < len(self.instances):
                 raise
             return found
-        generated = self.sources.generate(self.instances)
-        units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
-        modules = self._modules(units, compiler, progress)
-        refuse_wrong_kernels([modules[unit.entry] for unit in units])
-        by_instance: dict[KernelId, list[Module]] = {}
-        for unit in units:
-            assert unit.instance is not None
-            by_instance.setdefault(unit.instance, []).append(modules[unit.entry])
-        return by_instance
+        return None
 
     def _modules(
         self, units: Sequence[TranslationUnit], compiler: KernelCompiler, progress: Progress

@@ -69,7 +69,6 @@ class CudaToolkit:
     nvcc: Compiler
     root: Path
     include: Path  # holds cuda_runtime.h
-    cudart_static: Path  # libcudart_static.a
 
 
 @dataclass(frozen=True)
@@ -214,25 +213,18 @@ def _toolkit_of(path: Path | None, found_by: str) -> CudaToolkit:
     extra_flags = [settings.NVCC_PREPEND_FLAGS.get(), settings.NVCC_APPEND_FLAGS.get()]
     identity = " ".join([banner[match.start() :].strip(), *filter(None, extra_flags)])
     nvcc = Compiler(path, match[3], found_by, identity)
+    return CudaToolkit(nvcc, root, _include_folder(root, path))
+
+
+def _include_folder(root: Path, nvcc: Path) -> Path:
     parts = [root, *sorted((root / "targets").glob("*-linux"))]
-    return CudaToolkit(
-        nvcc,
-        root,
-        include=_first_with("cuda_runtime.h", [part / "include" for part in parts], path),
-        cudart_static=_first_with(
-            "libcudart_static.a", [part / lib for part in parts for lib in ("lib64", "lib")], path
-        )
-        / "libcudart_static.a",
-    )
-
-
-def _first_with(name: str, folders: list[Path], nvcc: Path) -> Path:
+    folders = [part / "include" for part in parts]
     for folder in folders:
-        if (folder / name).is_file():
+        if (folder / "cuda_runtime.h").is_file():
             return folder
     raise ToolchainError(
-        f"{nvcc} has no {name} beside it (looked in {', '.join(map(str, folders))}); install the "
-        "CUDA runtime's development files (PyPI: nvidia-cuda-runtime)"
+        f"{nvcc} has no cuda_runtime.h beside it (looked in {', '.join(map(str, folders))}); "
+        "install the CUDA runtime's development files (PyPI: nvidia-cuda-runtime)"
     )
 
 
