@@ -21,10 +21,17 @@ from flashsmith.jit.compile import (
 from flashsmith.jit.kernel_compilers import HostToolchain
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.ninja_files import response_file, run_ninja, shell_value
-from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
 from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
 from flashsmith.jit.unit_build import UnitBuild
-from flashsmith.jit.units import FORMAT, TranslationUnit, host_key, link_command, plan_host
+from flashsmith.jit.units import (
+    FORMAT,
+    TranslationUnit,
+    host_hash,
+    host_key,
+    link_command,
+    plan_host,
+)
 
 HOST_FILE = "libflashsmith.so"
 
@@ -162,6 +169,7 @@ class _HostBuild:
         units: list[TranslationUnit],
     ) -> None:
         self.cache, self.toolchain, self.sources = cache, toolchain, sources
+        self.source_hash = host_hash(sources.csrc, units)
         self.key = host_key(units, toolchain, sources.csrc)
         self.entry = entry_name("host", self.key)
         self.directory = cache.hosts / self.entry
@@ -201,13 +209,18 @@ class _HostBuild:
                 f"{self.toolchain.cxx.path} says that it did; {INSTALL_CXX}\n"
                 f"{shlex.join(command)}\n{log}"
             )
+        if host_hash(self.sources.csrc) != self.source_hash:
+            raise BuildError(
+                f"sources of the host library in {self.sources.csrc} changed while it was built, "
+                "so the result was thrown away: build again"
+            )
         manifest = {
             "format": FORMAT,
             "compiler": self.toolchain.identity.splitlines(),
             "binary": binary,
             "libc": self.toolchain.libc,
             "tvm_ffi": self.toolchain.tvm_ffi.version,
-            "source_hash": host_hash(self.sources.csrc),
+            "source_hash": self.source_hash,
         }
         self.cache.publish(folder, self.directory, self.key, HOST_FILE, manifest)
 
