@@ -129,10 +129,13 @@ class KernelCache:
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def kernels_named(self, slug: str) -> list[Path]:
-        """Returns the entries of one kernel, sound or not: those of all architectures, compilers
+    def kernels_by_slug(self) -> dict[str, list[Path]]:
+        """Returns the entries of each kernel, sound or not: those of all architectures, compilers
         and versions of the sources."""
-        return [each for each in self.entries(self.kernels) if each.name.rpartition("-")[0] == slug]
+        found: dict[str, list[Path]] = {}
+        for entry in self.entries(self.kernels):
+            found.setdefault(entry.name.rpartition("-")[0], []).append(entry)
+        return found
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
         """Returns the manifest of a sound entry; None if it is absent, damaged or foreign.
