@@ -26,6 +26,7 @@ from flashsmith.jit.toolchain import (
     find_cuda_toolkit,
     find_cxx,
     find_tvm_ffi,
+    require_cxx20,
 )
 
 NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v")
@@ -48,6 +49,13 @@ class KernelCompiler(Protocol):
     @property
     def artifact(self) -> str:
         """The name of the module's file."""
+
+    @property
+    def emulator(self) -> str:
+        """The hash of the emulator's sources, whose functions the module calls; empty for GPUs."""
+
+    def require_cxx20(self) -> None:
+        """Raises ToolchainError unless the C++ compiler, if one is used, supports C++20."""
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         """Returns the flags that go into cache keys: without paths, since the same text and
@@ -85,10 +93,14 @@ class NvccCompiler:
     cuda: CudaToolkit
     cxx: Compiler
     artifact = "kernel.cubin"
+    emulator = ""
 
     @property
     def identity(self) -> str:
         return f"{self.cuda.nvcc.identity}\n{self.cxx.identity}"
+
+    def require_cxx20(self) -> None:
+        require_cxx20(self.cxx)
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*NVCC_FLAGS, "-cubin", f"-gencode=arch={_virtual_arch(config, arch)},code={arch}"]
@@ -104,12 +116,15 @@ class EmulatorCompiler:
 
     toolchain: HostToolchain
     host: Path
-    emulator: str  # the hash of the emulator's sources
+    emulator: str
     artifact = "kernel.so"
 
     @property
     def identity(self) -> str:
         return f"{self.toolchain.identity}\nemulator {self.emulator}"
+
+    def require_cxx20(self) -> None:
+        require_cxx20(self.toolchain.cxx)
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*_EMULATED_FLAGS]
@@ -129,10 +144,14 @@ class NvrtcCompiler:
     nvrtc: Nvrtc
     headers: str  # the hash of the standard headers
     artifact = "kernel.cubin"
+    emulator = ""
 
     @property
     def identity(self) -> str:
         return f"{self.nvrtc.identity}\nstandard headers {self.headers}"
+
+    def require_cxx20(self) -> None:
+        """Does nothing: NVRTC supports it."""
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         # -default-device: functions of the translation unit that are for the host are compiled.
