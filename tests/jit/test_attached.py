@@ -22,12 +22,12 @@ _IN_BACKGROUND = """
 import pathlib, signal, sys, threading, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore these
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from flashsmith.jit import SourceTree, build_library
+from flashsmith.jit import SourceTree, build_kernels
 from support import tiny_build as tiny
 csrc, pids = map(pathlib.Path, sys.argv[1:])
 sources = SourceTree(csrc, tiny.generate)
 arguments = (tiny.INSTANCES[:2], tiny.EMULATOR)
-build = lambda: build_library(*arguments, jobs=4, sources=sources)
+build = lambda: build_kernels(*arguments, jobs=4, sources=sources)
 threading.Thread(target=build, daemon=True).start()
 while not pids.exists():
     time.sleep(0.01)

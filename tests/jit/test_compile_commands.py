@@ -1,4 +1,4 @@
-"""compile_commands.json: an editor can compile every file of a library with it."""
+"""compile_commands.json: an editor can compile every file of host and kernels with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import support.tiny_build as tiny
 from flashsmith.cli import app
 from flashsmith.errors import ToolchainError
-from flashsmith.jit import SourceTree, Target, build_library, compile_commands, find_cuda_toolkit
+from flashsmith.jit import SourceTree, Target, build_kernels, compile_commands, find_cuda_toolkit
+from flashsmith.jit.compile_commands import Command
 from support.tiny_build import EMULATOR, INSTANCES
 
 CUDA = Target.cuda("sm_80", "sm_90a")
@@ -25,7 +26,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceTree:
 
 
 def test_every_command_compiles_its_file(sources: SourceTree) -> None:
-    build_library(INSTANCES[:2], EMULATOR, sources=sources)
+    build_kernels(INSTANCES[:2], EMULATOR, sources=sources)
     commands = compile_commands(INSTANCES[:2], EMULATOR, sources=sources)
     for command in commands:
         assert command["arguments"][-1] == command["file"]
@@ -33,30 +34,34 @@ def test_every_command_compiles_its_file(sources: SourceTree) -> None:
         subprocess.run(arguments, cwd=str(command["directory"]), check=True)
     files = [str(command["file"]) for command in commands]
     assert files[:2] == [
-        str(sources.csrc / name) for name in ("host/registry.cpp", "emulator/memory.cpp")
+        str(sources.csrc / name) for name in ("host/tiny.cpp", "emulator/memory.cpp")
     ]
     assert [Path(file).stem for file in files[2:]] == [each.slug for each in INSTANCES[:2]]
 
 
 def test_what_was_not_built_has_no_command(sources: SourceTree) -> None:
-    assert compile_commands(INSTANCES[:2], EMULATOR, sources=sources) == []
-    build_library(INSTANCES[:1], EMULATOR, sources=sources)
+    host_files = ["tiny", "memory"]  # the host library is built for the commands
+    assert names(compile_commands(INSTANCES[:2], EMULATOR, sources=sources)) == host_files
+    build_kernels(INSTANCES[:1], EMULATOR, sources=sources)
     commands = compile_commands(INSTANCES[:2], EMULATOR, sources=sources)
-    # The registry is left out: a registry that was built has another map.
-    assert {Path(str(command["file"])).stem for command in commands} == {
-        "memory",
-        INSTANCES[0].slug,
-    }
+    assert names(commands) == [*host_files, INSTANCES[0].slug]
 
 
-def test_kernels_for_nvcc_have_commands_for_clang(sources: SourceTree) -> None:
+def names(commands: list[Command]) -> list[str]:
+    return [Path(str(command["file"])).stem for command in commands]
+
+
+def test_kernels_for_nvcc_have_commands_for_clang(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHSMITH_CUDA_COMPILER", "nvcc")
     try:
         toolkit = find_cuda_toolkit()
     except ToolchainError as error:
         pytest.skip(f"needs nvcc: {error}")
-    build_library(INSTANCES[:1], CUDA, sources=sources)
-    host, kernel = compile_commands(INSTANCES[:1], CUDA, sources=sources)
-    assert host["file"] == str(sources.csrc / "host/registry.cpp")
+    build_kernels(INSTANCES[:1], CUDA, sources=sources)
+    host, _, kernel = compile_commands(INSTANCES[:1], CUDA, sources=sources)
+    assert host["file"] == str(sources.csrc / "host/tiny.cpp")
     assert kernel["arguments"] == [
         "clang++",
         "-x",
@@ -65,8 +70,6 @@ def test_kernels_for_nvcc_have_commands_for_clang(sources: SourceTree) -> None:
         "--cuda-gpu-arch=sm_90a",
         "-std=c++20",
         f"-I{sources.csrc / 'include'}",
-        f"-I{kernel['directory']}",
-        "-c",
         kernel["file"],
     ]
 
@@ -83,7 +86,7 @@ def test_build_writes_them_for_the_emulator_unless_a_target_is_named(tmp_path: P
     assert f"compile_commands.json: the commands of {len(commands)} files" in result.stderr
     assert all("-DFLASHSMITH_EMULATOR" in command["arguments"] for command in commands)
     for command in commands:
-        if Path(command["file"]).name in ("registry.cpp", "block.cpp") or ".cu" in command["file"]:
+        if Path(command["file"]).name in ("exports.cpp", "block.cpp") or ".cu" in command["file"]:
             arguments = [*command["arguments"], "-fsyntax-only"]
             subprocess.run(arguments, cwd=command["directory"], check=True)
 
@@ -106,3 +109,4 @@ def test_a_named_architecture_is_the_target(
     result = CliRunner().invoke(app, args)
     assert result.exit_code == 1
     assert "FLASHSMITH_NVCC is /nowhere/nvcc" in result.stderr
+    assert not (tmp_path / "cache").exists()  # it is said before the host library is compiled

@@ -11,15 +11,15 @@ import support.tiny_build as tiny
 from flashsmith.errors import BuildError
 from flashsmith.jit import (
     KernelCache,
-    Library,
+    Module,
     SourceTree,
-    build_library,
+    build_kernels,
     built_instances,
-    find_library,
+    find_module,
 )
 from flashsmith.jit.headers import Headers, HeaderTree
 from flashsmith.jit.lint import may_release
-from flashsmith.jit.units import find_toolchain, plan_units
+from flashsmith.jit.sources import host_sources, kernel_sources
 from support.tiny_build import EMULATOR, INSTANCES
 
 HEADER = "include/flashsmith/tiny.cuh"
@@ -31,9 +31,14 @@ def write_during_compile(kernels: str, commands: str) -> str:
     return f'case "$*" in *{kernels}*) sleep 2; {commands};; esac'
 
 
-def build(csrc: Path) -> Library:
+def build(csrc: Path) -> list[Module]:
     sources = SourceTree(csrc, tiny.generate)
-    return build_library(INSTANCES[:1], EMULATOR, jobs=1, sources=sources)
+    return build_kernels(INSTANCES[:1], EMULATOR, jobs=1, sources=sources)
+
+
+def value(csrc: Path) -> int:
+    """Returns what the kernel computes that a build makes now."""
+    return tiny.sum_of_kernels(build(csrc), SourceTree(csrc, tiny.generate))
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def use_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_an_object_of_a_header_that_changed_is_not_kept(
+def test_a_module_of_a_header_that_changed_is_not_kept(
     csrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
 ) -> None:
     """The compiler reads 8 and the key was made for 7, even if the header is restored."""
@@ -61,23 +66,38 @@ def test_an_object_of_a_header_that_changed_is_not_kept(
     assert f"{header} changed while {INSTANCES[0].name} was compiled" in str(caught.value)
     assert "build again" in str(caught.value)
     cache = KernelCache()
-    assert not [e for e in cache.entries(cache.objects) if e.name.startswith(INSTANCES[0].slug)]
-    assert cache.entries(cache.libraries) == []
+    assert cache.entries(cache.kernels) == []
 
     use_compiler(tmp_path, monkeypatch, ":")
-    assert tiny.sum_of_kernels(build(csrc)) == (7 if is_restored else 8)
+    assert value(csrc) == (7 if is_restored else 8)
 
 
-def test_headers_that_a_unit_does_not_include_may_change(csrc: Path) -> None:
+def test_an_object_of_the_host_is_not_kept_either(
+    csrc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = csrc / "host/tiny.h"
+    header.write_text("// before\n")
+    file = csrc / "host/tiny.cpp"
+    file.write_text(f'#include "host/tiny.h"\n{file.read_text()}')
+    use_compiler(tmp_path, monkeypatch, write_during_compile("/tiny.cpp", f"touch {header}"))
+    with pytest.raises(BuildError, match=r"tiny\.h changed while host/tiny\.cpp was compiled"):
+        build(csrc)
+    cache = KernelCache()
+    assert not [each for each in cache.entries(cache.objects) if "tiny" in each.name]
+    assert cache.entries(cache.hosts) == []
+
+
+def test_headers_that_a_file_does_not_include_may_change(csrc: Path) -> None:
     other = csrc / "include/flashsmith/other.cuh"
     other.write_text("// before\n")
-    registry = csrc / "host/registry.cpp"
-    registry.write_text(f'#include "flashsmith/other.cuh"\n{registry.read_text()}')
+    file = csrc / "host/tiny.cpp"
+    file.write_text(f'#include "flashsmith/other.cuh"\n{file.read_text()}')
     generated = tiny.generate(INSTANCES[:1])
-    units = plan_units(INSTANCES[:1], generated, EMULATOR, find_toolchain(EMULATOR), csrc)
+    kernels = kernel_sources(INSTANCES[:1], generated, EMULATOR, csrc)
+    sources = [*host_sources(csrc), *kernels]
     other.write_text("// after\n")
-    assert {unit.name: unit.headers.changed() for unit in units} == {
-        "host-registry": [other],
+    assert {source.name: source.headers.changed() for source in sources} == {
+        "host-tiny": [other],
         "emulator-memory": [],
         INSTANCES[0].slug: [],
     }
@@ -131,11 +151,11 @@ def test_a_header_is_read_once_in_a_process(tmp_path: Path, reads: list[str]) ->
     assert reads == ["one.cuh", "two.cuh"]
 
 
-def test_a_look_up_of_a_library_reads_no_source_again(csrc: Path, reads: list[str]) -> None:
+def test_a_look_up_of_a_module_reads_no_source_again(csrc: Path, reads: list[str]) -> None:
     sources = SourceTree(csrc, tiny.generate)
     build(csrc)
     reads.clear()
-    assert find_library(INSTANCES[:1], EMULATOR, sources=sources) is not None
+    assert find_module(INSTANCES[0], EMULATOR, sources=sources) is not None
     assert built_instances(EMULATOR, sources=sources) == set(INSTANCES[:1])
     assert reads == []
 

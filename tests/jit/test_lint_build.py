@@ -22,17 +22,20 @@ from flashsmith.configs import (
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit import (
     KernelCache,
-    Library,
+    Module,
     SourceTree,
     Target,
-    build_library,
+    build_kernels,
     disassembler,
     find_cuda_toolkit,
+    find_cxx,
+    why_not_linted,
 )
 from flashsmith.jit.disassembler import find_cuobjdump
+from flashsmith.jit.kernel_compilers import NvccCompiler
 from flashsmith.jit.lint import Lint, lint_machine_code
 from flashsmith.jit.sources import PACKAGE_SOURCES
-from flashsmith.jit.units import find_toolchain, plan_units
+from flashsmith.jit.units import plan_kernels
 from support.listings import DATA
 
 SM_90A = Target.cuda("sm_90a")
@@ -40,7 +43,8 @@ INSTANCE = KernelId(get_sm90_kernel_progression_configs()[0])
 
 
 @pytest.fixture
-def nvcc() -> Path:
+def nvcc(monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLASHSMITH_CUDA_COMPILER", "nvcc")
     try:
         return find_cuda_toolkit().nvcc.path
     except ToolchainError as error:
@@ -66,8 +70,8 @@ def csrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny.make_csrc(tmp_path / "csrc")
 
 
-def build(csrc: Path, kernel: str, force: bool = False) -> Library:
-    """Builds a library whose kernel is one of release.cu, under the name of a real kernel."""
+def build(csrc: Path, kernel: str, force: bool = False) -> Module:
+    """Builds a module with a kernel of release.cu, under the name of a real kernel."""
 
     def generate(instances: Sequence[KernelId]) -> dict[str, str]:
         text = (DATA / "release.cu").read_text()
@@ -82,14 +86,14 @@ def build(csrc: Path, kernel: str, force: bool = False) -> Library:
         }
 
     sources = SourceTree(csrc, generate)
-    return build_library([INSTANCE], SM_90A, jobs=1, sources=sources, force=force)
+    (module,) = build_kernels([INSTANCE], SM_90A, jobs=1, sources=sources, force=force)
+    return module
 
 
-def object_manifests() -> list[dict[str, Any]]:
+def manifests() -> list[dict[str, Any]]:
     """Returns the manifests of the kernels in the cache."""
     cache = KernelCache()
-    manifests = [cache.read(entry) for entry in cache.entries(cache.objects)]
-    return [each for each in manifests if each and not each["name"].startswith("host")]
+    return [each for entry in cache.entries(cache.kernels) if (each := cache.read(entry))]
 
 
 @pytest.mark.parametrize("kernel", ["arrives_early", "arrives_in_loop"])
@@ -106,26 +110,25 @@ def test_an_early_arrival_is_refused(
         "docs/troubleshooting.md",
     ):
         assert part in message
-    (manifest,) = object_manifests()
+    (manifest,) = manifests()
     assert manifest["lint"]["early_releases"][0]["function"] == kernel
     assert manifest["lint"]["not_linted"] == []
-    # The object stays, and is refused again without a second compilation or lint.
+    # The module stays, and is refused again without a second compilation or lint.
     monkeypatch.setattr(disassembler, "_tool_folders", lambda: pytest.fail("linted again"))
     with pytest.raises(BuildError) as again:
         build(csrc, kernel)
     assert str(again.value) == message
-    assert object_manifests() == [manifest]
+    assert manifests() == [manifest]
 
 
 @pytest.mark.parametrize("kernel", ["arrives_after_use", "arrives_behind_fence"])
 def test_an_arrival_after_the_load_has_arrived_is_built(
     nvcc: Path, cuobjdump: Path, csrc: Path, kernel: str
 ) -> None:
-    library = build(csrc, kernel)
-    assert library.not_linted == {}
-    (manifest,) = object_manifests()
+    assert why_not_linted([build(csrc, kernel)]) == {}
+    (manifest,) = manifests()
     assert manifest["lint"] == {"early_releases": [], "not_linted": []}
-    # A listing is twenty times as long as an object, so none is kept.
+    # A listing is twenty times as long as a module, so none is kept.
     assert not [path for path in KernelCache().root.rglob("*") if "sass" in path.name]
 
 
@@ -145,14 +148,15 @@ def test_kernels_with_Q_in_registers_pass(
 ) -> None:
     instance = parse_kernel_name_into_instance(name)
     generated = codegen.generate([instance])
-    toolchain = find_toolchain(SM_90A)
-    units = plan_units([instance], generated, SM_90A, toolchain, PACKAGE_SOURCES.csrc)
-    (unit,) = (unit for unit in units if unit.instance)
+    compiler = NvccCompiler(find_cuda_toolkit(), find_cxx())
+    (unit,) = plan_kernels([instance], generated, SM_90A, compiler, PACKAGE_SOURCES.csrc)
     source = tmp_path / unit.source_file
     source.write_text(unit.files[unit.source_file])
-    subprocess.run([*unit.command, "-c", source, "-o", tmp_path / "kernel.o"], check=True)
-    text = disassembler.disassemble(tmp_path / "kernel.o", "sm_90a")
-    assert lint_machine_code(text, unit.linted_archs) == Lint()
+    cubin = tmp_path / unit.artifact
+    subprocess.run([*unit.command, source, "-o", cubin], check=True)
+    assert unit.is_linted
+    text = disassembler.disassemble(cubin, "sm_90a")
+    assert lint_machine_code(text, [unit.arch]) == Lint()
     assert "LDSM" in text
 
 
@@ -179,11 +183,11 @@ def compile_and_disassemble(nvcc: Path, folder: Path, arch: str) -> str:
 def test_without_a_disassembler_kernels_are_built_and_said_not_to_be_linted(
     nvcc: Path, csrc: Path, no_cuobjdump: None
 ) -> None:
-    ((reason, count),) = build(csrc, "arrives_early").not_linted.items()
+    ((reason, count),) = why_not_linted([build(csrc, "arrives_early")]).items()
     assert count == 1
     assert "no cuobjdump with nvdisasm was found" in reason
     assert "pip install 'flashsmith[report]'" in reason
-    assert all(each["lint"]["not_linted"] == [reason] for each in object_manifests())
+    assert all(each["lint"]["not_linted"] == [reason] for each in manifests())
 
 
 def test_once_there_is_one_force_lints(
@@ -191,7 +195,7 @@ def test_once_there_is_one_force_lints(
 ) -> None:
     with monkeypatch.context() as without:
         without.setattr(disassembler, "_tool_folders", lambda: iter([]))
-        assert build(csrc, "arrives_early").not_linted
+        assert build(csrc, "arrives_early").lint.not_linted
     with pytest.raises(BuildError, match="may be in flight"):
         build(csrc, "arrives_early", force=True)
 
@@ -207,12 +211,13 @@ def test_a_disassembler_that_fails_is_named(
         )
         (tools / name).chmod(0o755)
     monkeypatch.setattr(disassembler, "_tool_folders", lambda: iter([tools]))
-    assert build(csrc, "arrives_early").not_linted == {"cuobjdump failed: no such arch": 1}
+    found = build(csrc, "arrives_early").lint.not_linted
+    assert found == ("cuobjdump failed: no such arch",)
 
 
 def test_the_emulator_has_no_machine_code(csrc: Path, no_cuobjdump: None) -> None:
     sources = SourceTree(csrc, tiny.generate)
-    assert build_library([INSTANCE], Target.emulator(), sources=sources).not_linted == {}
+    assert why_not_linted(build_kernels([INSTANCE], Target.emulator(), sources=sources)) == {}
 
 
 # ---- what the command line reports ----
@@ -222,20 +227,17 @@ def test_the_emulator_has_no_machine_code(csrc: Path, no_cuobjdump: None) -> Non
 def test_build_says_in_one_line_what_was_not_linted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reasons: list[str]
 ) -> None:
-    kernel = {
+    manifest = {
         "name": INSTANCE.name,
         "config": {"dtype": INSTANCE.config.dtype, "d_head": 128},
+        "target": {"kind": "cuda", "archs": ["sm_90a"]},
         "dynamic_shared_bytes": 0,
         "resources": [],
-        "not_linted": reasons,
+        "lint": {"early_releases": [], "not_linted": reasons},
+        "artifact": {"file": "kernel.cubin"},
     }
-    manifest = {
-        "target": {"kind": "cuda", "archs": ["sm_90a"]},
-        "kernels": {"a": kernel, "b": kernel},
-        "artifact": {"file": "flash_kernels.so"},
-    }
-    library = Library(tmp_path, manifest)
-    monkeypatch.setattr("flashsmith.cli.build.build_library", lambda *_, **__: library)
+    modules = [Module(tmp_path, manifest), Module(tmp_path, manifest)]
+    monkeypatch.setattr("flashsmith.cli.build.build_kernels", lambda *_, **__: modules)
     command = ["build", "-k", "prog", "--target", "cuda", "--arch", "sm_90a"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output

@@ -13,7 +13,7 @@ from flashsmith.jit import (
     KernelResources,
     SourceTree,
     Target,
-    build_library,
+    build_kernels,
     find_cuda_toolkit,
     spills,
 )
@@ -82,7 +82,7 @@ def test_recorded_ptxas_warning() -> None:
     assert parse_performance_warnings(RECORDED) == []
 
 
-# The log of a fake compiler becomes the log of the object, with lines that ptxas would print.
+# The log of a fake compiler becomes the log of the module, with lines that ptxas would print.
 @pytest.mark.parametrize(
     ("log", "message"),
     [
@@ -103,16 +103,17 @@ def test_a_slow_kernel_is_built_with_a_warning(
     say = f'case "$*" in *.cu*) cat {tmp_path}/ptxas.log;; esac'
     compiler = tiny.make_compiler(tmp_path / "cxx", tmp_path / "calls.log", before=say)
     monkeypatch.setenv("FLASHSMITH_CXX", str(compiler))
-    library = build_library(INSTANCES[:2], EMULATOR, sources=sources)
-    assert library.path.exists()
+    modules = build_kernels(INSTANCES[:2], EMULATOR, sources=sources)
+    assert all(module.path.exists() for module in modules)
     for instance in INSTANCES[:2]:
         assert f"{instance.name}" in caplog.text
     assert message in caplog.text
 
 
 SPILLING_KERNEL = """
-__global__ __launch_bounds__(1024) void kernel(float *x, int n) {{
-  float a[128];
+namespace flashsmith {
+template <int n_values> __global__ __launch_bounds__(1024) void spilling_kernel(float *x, int n) {
+  float a[n_values];
 #pragma unroll
   for (int i = 0; i < 128; i++) a[i] = x[i * 32 + threadIdx.x];
   for (int r = 0; r < n; r++)
@@ -120,14 +121,16 @@ __global__ __launch_bounds__(1024) void kernel(float *x, int n) {{
     for (int i = 0; i < 128; i++) a[i] = a[i] * a[(i * 7 + 3) % 128];
 #pragma unroll
   for (int i = 0; i < 128; i++) x[i * 32 + threadIdx.x] = a[i];
-}}
-int {slug}() {{ kernel<<<1, 1024>>>(nullptr, 0); return 7; }}
+}
+template __global__ void spilling_kernel<128>(float *, int);
+}
 """
 
 
 def test_a_real_spill_is_warned_of_until_it_is_allowed(
     sources: SourceTree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setenv("FLASHSMITH_CUDA_COMPILER", "nvcc")
     try:
         find_cuda_toolkit()
     except ToolchainError as error:
@@ -135,12 +138,12 @@ def test_a_real_spill_is_warned_of_until_it_is_allowed(
     instance, target = INSTANCES[0], Target.cuda("sm_80", "sm_90a")
 
     def generate(instances: object) -> dict[str, str]:
-        files = tiny.generate([instance])
-        return files | {f"{instance.slug}.cu": SPILLING_KERNEL.format(slug=instance.slug)}
+        return {f"{instance.slug}.cu": SPILLING_KERNEL}
 
     spilling = SourceTree(sources.csrc, generate)
-    build_library([instance], target, sources=spilling)
-    assert re.search(r"spills \d{3,} bytes of registers on sm_90a", caplog.text)
+    build_kernels([instance], target, sources=spilling)
+    for arch in target.archs:
+        assert re.search(rf"spills \d{{3,}} bytes of registers on {arch}", caplog.text)
     assert instance.name in caplog.text
 
     config = instance.config
@@ -149,8 +152,11 @@ def test_a_real_spill_is_warned_of_until_it_is_allowed(
     )  # fmt: skip
     monkeypatch.setitem(spills.ALLOWED_SPILL_BYTES, tiles, 1 << 16)
     caplog.clear()
-    library = build_library([instance], target, sources=spilling, force=True)
+    modules = build_kernels([instance], target, sources=spilling, force=True)
     assert "spills" not in caplog.text
-    figures = [KernelResources(**r) for r in library.kernels[instance.slug]["resources"]]
+    figures = [kernel for module in modules for kernel in module.resources]
     assert [kernel.arch for kernel in figures] == ["sm_80", "sm_90a"]
+    assert [kernel.function for kernel in figures] == [
+        module.functions["spilling_kernel"] for module in modules
+    ]
     assert all(kernel.spilled > 0 and 0 < kernel.registers <= 64 for kernel in figures)

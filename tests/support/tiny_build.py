@@ -31,8 +31,13 @@ extern "C" __attribute__((visibility("default"))) int host_value() { return 1; }
 """
 _KERNEL = """#include "flashsmith/tiny.cuh"
 namespace flashsmith {
+#ifdef __CUDACC__
+template <int n> __global__ void tiny_kernel(int *out) { *out = KERNEL_VALUE; }
+template __global__ void tiny_kernel<0>(int *);
+#else
 template <int n> int tiny_kernel() { return KERNEL_VALUE; }
 template int tiny_kernel<0>();
+#endif
 }
 """
 # A kernel's module exports functions, the host library all that is not hidden.

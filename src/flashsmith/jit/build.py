@@ -99,20 +99,15 @@ class _Build:
         def kernel_progress(done: int, total: int, what: str) -> None:
             progress(host_files + done, host_files + total, what)
 
+        served = self._served_without_compiler()  # a missing one is said before the host is built
         host = build_host(
             jobs=self.jobs, progress=host_progress, sources=self.sources, cache=self.cache
         )
+        if served is not None:
+            return served
+        compiler = find_kernel_compiler(self.target, host.path, csrc)
         generated = self.sources.generate(self.instances)
-        try:
-            compiler = find_kernel_compiler(self.target, host.path, csrc)
-            units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
-        except ToolchainError:
-            found = find_modules(
-                self.instances, self.target, sources=self.sources, caches=[self.cache]
-            )
-            if self.force or len(found) < len(self.instances):
-                raise
-            return found
+        units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
         modules = self._modules(units, compiler, kernel_progress)
         refuse_wrong_kernels([modules[unit.entry] for unit in units])
         by_instance: dict[KernelId, list[Module]] = {}
@@ -120,6 +115,22 @@ class _Build:
             assert unit.instance is not None
             by_instance.setdefault(unit.instance, []).append(modules[unit.entry])
         return by_instance
+
+    def _served_without_compiler(self) -> dict[KernelId, list[Module]] | None:
+        """Returns the modules in the cache if there is no compiler; None if there is one.
+
+        Raises ToolchainError: There is no compiler, and it is needed.
+        """
+        try:
+            find_kernel_compiler(self.target, Path(), self.sources.csrc)
+        except ToolchainError:
+            found = find_modules(
+                self.instances, self.target, sources=self.sources, caches=[self.cache]
+            )
+            if self.force or len(found) < len(self.instances):
+                raise
+            return found
+        return None
 
     def _modules(
         self, units: Sequence[TranslationUnit], compiler: KernelCompiler, progress: Progress
