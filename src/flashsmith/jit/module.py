@@ -190,9 +190,11 @@ def read_module(
         numbers = [each.spilled for each in module.resources]
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    texts = [*manifest["performance_warnings"], *manifest["functions"].values()]
-    is_whole = all(isinstance(each, int) for each in numbers) and all(
-        isinstance(text, str) for text in texts
+    texts = [*manifest["performance_warnings"], *module.functions.values()]
+    is_whole = (
+        bool(module.functions)
+        and all(isinstance(each, int) for each in numbers)
+        and all(isinstance(text, str) for text in texts)
     )
     return module if is_whole and manifest.get("format") == FORMAT else None
 
