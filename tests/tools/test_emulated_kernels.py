@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -32,17 +33,19 @@ def test_make_test_builds_them_first() -> None:
     assert "--build-first" in (ROOT / "Makefile").read_text()
 
 
-def test_the_list_has_what_was_built_alone(
+def test_the_list_has_all_emulated_kernels_of_the_cache(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def library(*names: str, kind: str = "emulator") -> SimpleNamespace:
-        kernels = {name: {"name": name} for name in names}
-        return SimpleNamespace(target=SimpleNamespace(kind=kind), kernels=kernels)
+    def module(name: str, kind: str = "emulator") -> SimpleNamespace:
+        return SimpleNamespace(target=SimpleNamespace(kind=kind), name=name)
 
-    alone, listed, *together = NAMES[:4]
-    libraries = [library(alone), library(*together), library(*NAMES[5:6], kind="cuda")]
-    monkeypatch.setattr(tool, "list_libraries", lambda: libraries)
+    first, second, listed, for_gpus = NAMES[:4]
+    plain = parse_kernel_name_into_instance(first)
+    scored = replace(plain, variant=replace(plain.variant, score=7))
+    modules = [*map(module, (first, second, second, scored.name)), module(for_gpus, kind="cuda")]
+    monkeypatch.setattr(tool, "list_modules", lambda: modules)
     monkeypatch.setattr(tool, "LIST", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text(f"{listed}\n")
     assert tool.main() == 0
-    assert (tmp_path / "names.txt").read_text().splitlines() == sorted([alone, listed])
+    lines = (tmp_path / "names.txt").read_text().splitlines()
+    assert lines == sorted([first, second, listed])
