@@ -14,7 +14,7 @@ import support.tiny_build as tiny
 from flashsmith import settings
 from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import BuildError, CacheError, ToolchainError, TuningError
-from flashsmith.jit import KernelCache, disk, find_cxx, list_libraries
+from flashsmith.jit import KernelCache, disk, find_cxx, list_modules
 from flashsmith.selection.choose import find_tables, forget_tables
 from flashsmith.selection.tables import user_table_path
 from support.permissions import obeying_permissions
@@ -41,7 +41,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("homeless")
-@pytest.mark.parametrize("use", [KernelCache, list_libraries, settings.cache_folder])
+@pytest.mark.parametrize("use", [KernelCache, list_modules, settings.cache_folder])
 def test_without_a_home_the_variable_is_named(use: Callable[[], object]) -> None:
     words = r"cache directory is not known: .* no home directory; set HOME, or FLASHSMITH_CACHE_DIR"
     with pytest.raises(CacheError, match=words):
@@ -81,7 +81,7 @@ def test_a_path_that_no_compiler_is_given_is_refused(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(settings.CACHE_DIR.name, str(workshop.root / name))
-    for use in (workshop.build, workshop.find, list_libraries):
+    for use in (workshop.build, workshop.find, workshop.find_host, list_modules):
         with pytest.raises(CacheError, match=r"path of the kernel cache .* has a line break"):
             use()
     assert not (workshop.root / name).exists()
@@ -92,7 +92,7 @@ def test_any_other_path_is_taken(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(settings.CACHE_DIR.name, str(workshop.root / name))
-    assert tiny.sum_of_kernels(workshop.build()) == 7
+    assert tiny.sum_of_kernels(workshop.build(), workshop.sources) == 7
 
 
 RUNS = ["$(touch owned)", "`touch owned`", "; touch owned #", "& touch owned &", "'; touch owned;'"]
@@ -107,14 +107,14 @@ def test_no_path_is_run(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setenv(settings.CXX.name, str(workshop.compiler.rename(folder / "c++")))
     workshop.csrc = workshop.csrc.rename(folder / "csrc")
     monkeypatch.chdir(workshop.root)
-    assert tiny.sum_of_kernels(workshop.build(2)) == 14
+    assert tiny.sum_of_kernels(workshop.build(2), workshop.sources) == 14
     assert not [*workshop.root.rglob("owned")]
 
 
 # ---- folders of other users ----
 
 
-@pytest.mark.parametrize("name", [".", "libraries"])
+@pytest.mark.parametrize("name", [".", "kernels", "hosts"])
 def test_a_cache_that_cannot_be_read_is_named(workshop: Workshop, name: str) -> None:
     """A build under `sudo` leaves such folders."""
     workshop.build()
@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_read_is_named(workshop: Workshop, name: str) -> 
     folder.chmod(0o000)
     try:
         with obeying_permissions():
-            for use in (workshop.find, list_libraries):
+            for use in (workshop.find_host,) if name == "hosts" else (workshop.find, list_modules):
                 with pytest.raises(CacheError, match=r"cannot be read: .*chown -R.*CACHE_DIR"):
                     use()
     finally:
@@ -164,7 +164,7 @@ OUT_OF_MEMORY = [
 
 
 @pytest.mark.parametrize("said", OUT_OF_MEMORY)
-@pytest.mark.parametrize("step", ["-c", "-shared"])
+@pytest.mark.parametrize("step", ["-c", "-shared", "-x"])  # of host files, host, kernels
 def test_a_compiler_without_memory_gets_advice(workshop: Workshop, said: str, step: str) -> None:
     honest = workshop.compiler.read_text()
     fail = f'case " $* " in *" {step} "*) echo "{said}" >&2; exit 1;; esac\nexec '
@@ -185,4 +185,4 @@ def test_a_probe_that_failed_is_tried_again(workshop: Workshop) -> None:
     workshop.compiler.write_text(honest.ljust(before.st_size))
     os.utime(workshop.compiler, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert workshop.compiler.stat().st_size == before.st_size
-    assert tiny.sum_of_kernels(workshop.build()) == 7
+    assert tiny.sum_of_kernels(workshop.build(), workshop.sources) == 7

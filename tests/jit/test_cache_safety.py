@@ -14,11 +14,19 @@ import pytest
 from flashsmith.errors import CacheError
 from flashsmith.jit import (
     KernelCache,
-    list_libraries,
+    list_modules,
 )
 from support.permissions import obeying_permissions
-from support.tiny_build import INSTANCES
 from support.workshop import KERNEL_FILES, Workshop, flip_last_byte, replace
+
+ANEW = sorted([KERNEL_FILES[0], "link"])
+
+
+def built(workshop: Workshop) -> list[Path]:
+    """Builds one kernel, and returns the entries that are loaded."""
+    (module,) = workshop.build()
+    return [module.directory, workshop.host.directory]
+
 
 # ---- damage ----
 
@@ -41,10 +49,22 @@ DAMAGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damaged_library_is_linked_again(
+def test_damaged_module_is_compiled_again(
     workshop: Workshop, damage: Callable[[Path], None]
 ) -> None:
-    damage(workshop.build().path)
+    damage(workshop.build()[0].path)
+    assert workshop.find() == []
+    assert workshop.new_compilations() == [KERNEL_FILES[0]]
+    assert workshop.new_compilations() == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_host_library_is_linked_again(
+    workshop: Workshop, damage: Callable[[Path], None]
+) -> None:
+    workshop.build()
+    damage(workshop.host.path)
+    assert workshop.find_host() is None
     assert workshop.new_compilations() == ["link"]
     assert workshop.new_compilations() == []
 
@@ -53,33 +73,36 @@ def test_damaged_library_is_linked_again(
 def test_damaged_object_is_compiled_again(
     workshop: Workshop, damage: Callable[[Path], None]
 ) -> None:
-    shutil.rmtree(workshop.build().directory)
-    (damaged,) = (workshop.cache / "objects").glob(f"{INSTANCES[0].slug}-*/*.o")
+    workshop.build()
+    shutil.rmtree(workshop.host.directory)
+    (damaged,) = (workshop.cache / "objects").glob("host-tiny-*/*.o")
     damage(damaged)
-    assert workshop.new_compilations() == sorted([KERNEL_FILES[0], "link"])
+    assert workshop.new_compilations() == ["link", "tiny.cpp"]
 
 
 @pytest.mark.parametrize(
     "garbage", ["", "{", "[]", "null", '{"artifact": 1}', '{"artifact": {"file": "x"}}', "\0\xff"]
 )
 def test_garbage_manifest_is_rebuilt(workshop: Workshop, garbage: str) -> None:
-    (workshop.build().directory / "manifest.json").write_text(garbage)
-    assert list_libraries() == []
-    assert workshop.new_compilations() == ["link"]
+    directories = built(workshop)
+    for directory in directories:
+        (directory / "manifest.json").write_text(garbage)
+    assert list_modules() == [] and workshop.find_host() is None
+    assert workshop.new_compilations() == ANEW
 
 
 def test_manifest_that_was_edited_is_rebuilt(workshop: Workshop) -> None:
-    directory = workshop.build().directory
-    replace(directory / "manifest.json", '"target"', '"tarjet"')
-    assert list_libraries() == []
-    assert workshop.new_compilations() == ["link"]
+    for directory in built(workshop):
+        replace(directory / "manifest.json", '"source_hash"', '"sauce_hash"')
+    assert list_modules() == [] and workshop.find_host() is None
+    assert workshop.new_compilations() == ANEW
 
 
 def test_file_in_place_of_an_entry_is_replaced(workshop: Workshop) -> None:
-    directory = workshop.build().directory
-    shutil.rmtree(directory)
-    directory.write_text("not a folder")
-    assert workshop.new_compilations() == ["link"]
+    for directory in built(workshop):
+        shutil.rmtree(directory)
+        directory.write_text("not a folder")
+    assert workshop.new_compilations() == ANEW
 
 
 # ---- write permission ----
@@ -89,18 +112,18 @@ def test_file_in_place_of_an_entry_is_replaced(workshop: Workshop) -> None:
 def test_cache_that_others_can_write_is_refused(workshop: Workshop, mode: int) -> None:
     workshop.build()
     workshop.cache.chmod(mode)
-    for use in (workshop.build, workshop.find, list_libraries):
+    for use in (workshop.build, workshop.find, workshop.find_host, list_modules):
         with pytest.raises(CacheError, match=f"chmod 700 {re.escape(str(workshop.cache))}"):
             use()
 
 
-@pytest.mark.parametrize("name", ["libraries", "objects", "staging"])
+@pytest.mark.parametrize("name", ["kernels", "hosts", "objects", "staging"])
 def test_a_folder_of_it_that_others_can_write_is_refused(workshop: Workshop, name: str) -> None:
     """The mode of the cache itself may have been opened and closed again."""
     workshop.build()
     folder = workshop.cache / name
     folder.chmod(0o777)
-    for use in (workshop.build, workshop.find, list_libraries):
+    for use in (workshop.build, workshop.find, workshop.find_host, list_modules):
         with pytest.raises(CacheError, match=f"chmod 700 {re.escape(str(folder))}"):
             use()
 
@@ -120,10 +143,10 @@ def test_cache_of_somebody_else_is_refused(
 def test_cache_is_private_whatever_the_umask(workshop: Workshop) -> None:
     before = os.umask(0)
     try:
-        library = workshop.build()
+        entries = built(workshop)
     finally:
         os.umask(before)
-    for folder in (workshop.cache, workshop.cache / "objects", library.directory):
+    for folder in (workshop.cache, *(entry.parent for entry in entries), *entries):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert workshop.new_compilations() == []  # the cache trusts its own files
 
@@ -145,13 +168,14 @@ def test_cache_directory_is_made_absolute(
 
 
 def test_read_only_cache_serves_what_it_has(workshop: Workshop) -> None:
-    library = workshop.build()
+    (module,) = workshop.build()
     entries = [workshop.cache, *workshop.cache.rglob("*")]
     for path in entries:
         path.chmod(path.stat().st_mode & ~0o222)
     try:
         with obeying_permissions():
-            assert workshop.build().path == library.path
+            assert [each.path for each in workshop.build()] == [module.path]
+            assert workshop.find_host() is not None
             with pytest.raises(CacheError, match=r"cannot be written.*FLASHSMITH_CACHE_DIR"):
                 workshop.build(2)
     finally:

@@ -20,11 +20,11 @@ import pytest
 
 from flashsmith.configs.registry import FORWARD
 from flashsmith.errors import CacheError, TuningError
-from flashsmith.jit import KernelCache, list_libraries
+from flashsmith.jit import KernelCache, list_modules
 from flashsmith.jit.locks import FileLock
 from flashsmith.lab.tuning.session import tuning_session
 from support.tiny_build import INSTANCES
-from support.workshop import HOST_FILES, KERNEL_FILES, Workshop
+from support.workshop import HOST, KERNEL_FILES, Workshop
 
 _PATIENCE = 20.0  # seconds
 _HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); "
@@ -135,12 +135,12 @@ def test_where_there_are_no_locks_nobody_waits(
     workshop.build(2)
     left = [*workshop.cache.rglob("*.lock")]
     assert left
-    for folder in ("objects", "libraries"):
+    for folder in ("objects", "hosts", "kernels"):
         for entry in (workshop.cache / folder).iterdir():
             KernelCache().remove(entry)
     monkeypatch.setattr(fcntl, "flock", refuse_with(number))
     with caplog.at_level(logging.WARNING, "flashsmith"):
-        assert workshop.new_compilations(2) == sorted([*HOST_FILES, *KERNEL_FILES[:2], "link"])
+        assert workshop.new_compilations(2) == sorted([*HOST, *KERNEL_FILES[:2]])
     (told,) = (text for text in caplog.messages if "has no file locks" in text)
     assert str(workshop.cache) in told
 
@@ -216,9 +216,9 @@ def test_a_build_of_many_kernels_needs_few_descriptors(workshop: Workshop) -> No
     """One lock a kernel would exceed a shell's usual limit for a whole family."""
     count = len(INSTANCES)
     with few_descriptors(12):
-        library = workshop.build(count)
-    assert len(library.kernels) == count
-    assert [each.path for each in list_libraries()] == [library.path]
+        modules = workshop.build(count)
+    assert len(modules) == count
+    assert {each.path for each in list_modules()} == {each.path for each in modules}
 
 
 @pytest.mark.parametrize("free", [1, 2, 4, 6, 8])
@@ -232,10 +232,11 @@ def test_without_descriptors_the_limit_is_named(workshop: Workshop, free: int) -
             assert re.match(r"too many open files: .*ulimit -n", str(error))
         else:
             assert free > 2
-    assert len(workshop.build(len(INSTANCES)).kernels) == len(INSTANCES)
+    assert len(workshop.build(len(INSTANCES))) == len(INSTANCES)
 
 
-def test_a_sound_library_is_not_thought_absent_for_want_of_descriptors(workshop: Workshop) -> None:
-    directory = workshop.build().directory
-    with few_descriptors(0), pytest.raises(CacheError, match="too many open files"):
-        KernelCache().read(directory)
+def test_a_sound_entry_is_not_thought_absent_for_want_of_descriptors(workshop: Workshop) -> None:
+    (module,) = workshop.build()
+    for directory in (module.directory, workshop.host.directory):
+        with few_descriptors(0), pytest.raises(CacheError, match="too many open files"):
+            KernelCache().read(directory)

@@ -14,6 +14,7 @@ from flashsmith.jit import HostLibrary, Module, SourceTree, build_kernels, find_
 from support.tiny_build import EMULATOR, INSTANCES
 
 HOST_FILES = ["memory.cpp", "tiny.cpp"]
+HOST = [*HOST_FILES, "link"]  # what is compiled for a host library
 KERNEL_FILES = [f"{instance.slug}.cu" for instance in INSTANCES]
 
 
@@ -44,12 +45,23 @@ class Workshop:
     def find_host(self) -> HostLibrary | None:
         return find_host(sources=self.sources)
 
+    @property
+    def host(self) -> HostLibrary:
+        """The host library, which was built."""
+        found = self.find_host()
+        assert found is not None
+        return found
+
     def new_compilations(self, count: int = 1, **options: object) -> list[str]:
         """Builds, and returns what was compiled: names of files, and 'link' for a host library."""
         self.log.unlink(missing_ok=True)
         modules = self.build(count, **options)
         assert tiny.sum_of_kernels(modules, self.sources) == 7 * count
         return tiny.compiled(self.log)
+
+
+def append_comment(path: Path) -> None:
+    path.write_text(path.read_text() + "// a comment\n")
 
 
 def replace(path: Path, old: str, new: str) -> None:

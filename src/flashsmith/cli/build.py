@@ -118,6 +118,8 @@ def build(
         plan = {choose_target(target, arch or [], gpus, note): instances}
     jobs = jobs or default_jobs()
     cache = KernelCache(out)
+    if out is not None:
+        cache.require_for_products()
     watch = Stopwatch()
     modules: list[Module] = []
     for chosen, wanted in plan.items():

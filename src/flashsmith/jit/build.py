@@ -27,7 +27,7 @@ from flashsmith.jit.lint import Lint
 from flashsmith.jit.module import Module, find_modules, read_module
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
 from flashsmith.jit.refusal import refuse_wrong_kernels
-from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, emulator_hash
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
 from flashsmith.jit.target import Target
 from flashsmith.jit.unit_build import UnitBuild
 from flashsmith.jit.units import FORMAT, TranslationUnit, plan_kernels
@@ -148,20 +148,21 @@ class _Build:
         self, units: Sequence[TranslationUnit], compiler: KernelCompiler, progress: Progress
     ) -> dict[str, Module]:
         """Returns the modules by the entries of their units."""
-        is_emulated = self.target.kind == "emulator"
-        emulator = emulator_hash(self.sources.csrc) if is_emulated else ""
         key = hash_json(sorted(unit.key for unit in units))
         name = entry_name(f"{self.target.name}-{len(self.instances)}", key)
-        build = UnitBuild(self.cache, name, units, _ModuleShelf(self.cache, compiler, emulator))
+        build = UnitBuild(self.cache, name, units, _ModuleShelf(self.cache, compiler))
         cached = None if self.force else build.cached()
-        return build.run(self.jobs, progress, self.force) if cached is None else cached
+        if cached is not None:
+            return cached
+        compiler.require_cxx20()
+        return build.run(self.jobs, progress, self.force)
 
 
 class _ModuleShelf:
     """The modules in the cache."""
 
-    def __init__(self, cache: KernelCache, compiler: KernelCompiler, emulator: str) -> None:
-        self.cache, self.compiler, self.emulator = cache, compiler, emulator
+    def __init__(self, cache: KernelCache, compiler: KernelCompiler) -> None:
+        self.cache, self.compiler = cache, compiler
 
     def read(self, unit: TranslationUnit) -> Module | None:
         return read_module(self.cache, self.cache.kernels / unit.entry, unit.key)
@@ -177,7 +178,10 @@ class _ModuleShelf:
         assert unit.instance is not None
         path = staged / unit.artifact
         log = (staged / BUILD_LOG).read_text(errors="replace")
-        functions = functions_in(path.read_bytes())
+        try:
+            functions = functions_in(path.read_bytes())
+        except BuildError as error:
+            raise BuildError(f"compiling {unit.label}: {error}") from None
         if not functions:
             raise BuildError(
                 f"compiling {unit.label} wrote {unit.artifact} without a kernel, though the "
@@ -190,7 +194,7 @@ class _ModuleShelf:
             "variant": asdict(unit.instance.variant),
             "target": asdict(Target.cuda(unit.arch) if unit.arch else Target.emulator()),
             "source_hash": unit.hash,
-            "emulator": self.emulator,
+            "emulator": self.compiler.emulator,
             "compiler": self.compiler.identity.splitlines(),
             "binary": kind_of(path),
             "libc": self.compiler.libc,

@@ -30,6 +30,7 @@ _PRIVATE = 0o700
 _READABLE = 0o644
 _WRITABLE_BY_OTHERS = 0o022
 _OLD_SECONDS = 24 * 3600
+_SHOWN_FILES = 5
 # Folders of kernels that came with the code. A link stays one: a file of the package may be a link
 # to a file elsewhere, which does not lie beside the kernels.
 _prebuilt = [Path(__file__).absolute().parent.parent / "prebuilt"]
@@ -129,10 +130,13 @@ class KernelCache:
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def kernels_named(self, slug: str) -> list[Path]:
-        """Returns the entries of one kernel, sound or not: those of all architectures, compilers
+    def kernels_by_slug(self) -> dict[str, list[Path]]:
+        """Returns the entries of each kernel, sound or not: those of all architectures, compilers
         and versions of the sources."""
-        return [each for each in self.entries(self.kernels) if each.name.rpartition("-")[0] == slug]
+        found: dict[str, list[Path]] = {}
+        for entry in self.entries(self.kernels):
+            found.setdefault(entry.name.rpartition("-")[0], []).append(entry)
+        return found
 
     def read(self, entry: Path, key: str | None = None, check_hash: bool = True) -> Manifest | None:
         """Returns the manifest of a sound entry; None if it is absent, damaged or foreign.
@@ -248,6 +252,23 @@ class KernelCache:
         for path in texts:
             path.unlink(missing_ok=True)
         return unlocked + len(texts)
+
+    def require_for_products(self) -> None:
+        """Raises CacheError unless the folder is one that ``keep_only_products`` may tidy: new,
+        empty, or filled by an earlier build, and not the user's own cache."""
+        if self.root == settings.cache_folder():
+            raise CacheError(
+                f"{self.root} is your kernel cache, which keeps what builds need; name another "
+                "folder for kernels that are copied to other machines"
+            )
+        folders = (self.kernels, self.hosts, self.objects, self.failed, self._staging,
+                   self._locks, self._mods)  # fmt: skip
+        others = sorted({each.name for each in self.entries(self.root)} - {f.name for f in folders})
+        if others:
+            raise CacheError(
+                f"the folder {self.root} has other files: {', '.join(others[:_SHOWN_FILES])}; a "
+                "build there would tidy up after itself, so name a folder that is new or empty"
+            )
 
     def keep_only_products(self) -> None:
         """Removes all that only builds need, so that the folder can be copied to other machines."""

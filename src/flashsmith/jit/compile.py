@@ -19,7 +19,7 @@ from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
-from flashsmith.jit.ninja_files import STATUS, run_ninja, shell_value
+from flashsmith.jit.ninja_files import FailedJob, run_ninja, shell_value
 from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
 from flashsmith.jit.units import TranslationUnit
 
@@ -168,28 +168,23 @@ def _raise_failure(
     output: list[str], by_entry: dict[str, TranslationUnit], cache: KernelCache, staging: Path
 ) -> None:
     """Raises for the first failure in ninja's output; keeps the unit's source and log."""
-    failed_at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
     if line := full_disk_line("\n".join(output)):
         raise cache.full_error(line)
-    if failed_at is None or not (status := STATUS.fullmatch(output[failed_at - 1])):
+    failed = FailedJob.first(output)
+    if failed is None:
         raise BuildError("ninja failed:\n" + "\n".join(output[-_LOG_TAIL_LINES:]))
-    unit = by_entry[status[2]]
-    log = []
-    for line in output[failed_at + 2 :]:  # skips the command, which ninja repeats
-        if STATUS.fullmatch(line) or line.startswith("ninja: "):
-            break
-        log.append(line)
-    hint = memory_hint("\n".join([output[failed_at], *log]))
+    unit = by_entry[failed.description]
+    hint = memory_hint(f"{failed.status}\n{failed.log}")
     kept = cache.failed / unit.entry
     with cache.disk_errors():
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(staging / unit.entry, kept)
-        (kept / BUILD_LOG).write_text("\n".join([shlex.join(unit.command), *log]) + "\n")
+        (kept / BUILD_LOG).write_text(f"{shlex.join(unit.command)}\n{failed.log}\n")
     raise BuildError(
         f"compiling {unit.label} failed\n{hint}"
         f"command: {shlex.join(unit.command)} {kept / unit.source_file}\n"
         f"the last lines of its output (whole in {kept / BUILD_LOG}):\n"
-        + "\n".join(log[-_LOG_TAIL_LINES:])
+        + "\n".join(failed.log.splitlines()[-_LOG_TAIL_LINES:])
     )
 
 

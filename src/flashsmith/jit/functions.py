@@ -18,7 +18,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _SYMTAB, _DYNSYM = 2, 11  # types of sections
 _FUNCTION, _GLOBAL, _WEAK = 2, 1, 2  # type and bindings of symbols
-_KERNEL = re.compile(r"_kernel$")
+_KERNEL = "_kernel"  # the end of a kernel function's name
 _DIGITS = re.compile(r"\d+")
 
 
@@ -31,7 +31,7 @@ def functions_in(module: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for symbol in sorted(set(_symbols(module))):
         name = _unqualified(symbol)
-        if not _KERNEL.search(name):
+        if not name.endswith(_KERNEL):
             continue
         if name in found:
             raise BuildError(

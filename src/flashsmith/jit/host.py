@@ -20,19 +20,28 @@ from flashsmith.jit.compile import (
 )
 from flashsmith.jit.kernel_compilers import HostToolchain
 from flashsmith.jit.lint import Lint
-from flashsmith.jit.ninja_files import response_file, run_ninja, shell_value
-from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, host_hash
+from flashsmith.jit.ninja_files import FailedJob, response_file, run_ninja, shell_value
+from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
 from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
 from flashsmith.jit.unit_build import UnitBuild
-from flashsmith.jit.units import FORMAT, TranslationUnit, host_key, link_command, plan_host
+from flashsmith.jit.units import (
+    FORMAT,
+    TranslationUnit,
+    host_hash,
+    host_key,
+    link_command,
+    plan_host,
+)
 
 HOST_FILE = "libflashsmith.so"
 
-# ninja's own files must not be in the library's folder, so builddir is its parent.
-_LINK_FILE = """\
+# ninja's own files must not be in the library's folder, so builddir is its parent. A log that
+# cannot be written, on a full disk, fails the job.
+_LINK_FILE = r"""
 builddir = ..
 rule link
-  command = $linker > ../link.log 2>&1
+  command = log=$$($linker 2>&1) && printf '%s\n' "$$log" > ../link.log || $
+    {{ code=$$?; printf '%s\n' "$$log"; exit $$code; }}
 build {output}: link
   linker = {linker}
 """
@@ -186,6 +195,7 @@ class _HostBuild:
         units: list[TranslationUnit],
     ) -> None:
         self.cache, self.toolchain, self.sources = cache, toolchain, sources
+        self.source_hash = host_hash(sources.csrc, units)
         self.key = host_key(units, toolchain, sources.csrc)
         self.entry = entry_name("host", self.key)
         self.directory = cache.hosts / self.entry
@@ -225,13 +235,18 @@ class _HostBuild:
                 f"{self.toolchain.cxx.path} says that it did; {INSTALL_CXX}\n"
                 f"{shlex.join(command)}\n{log}"
             )
+        if host_hash(self.sources.csrc) != self.source_hash:
+            raise BuildError(
+                f"sources of the host library in {self.sources.csrc} changed while it was built, "
+                "so the result was thrown away: build again"
+            )
         manifest = {
             "format": FORMAT,
             "compiler": self.toolchain.identity.splitlines(),
             "binary": binary,
             "libc": self.toolchain.libc,
             "tvm_ffi": self.toolchain.tvm_ffi.version,
-            "source_hash": host_hash(self.sources.csrc),
+            "source_hash": self.source_hash,
         }
         self.cache.publish(folder, self.directory, self.key, HOST_FILE, manifest)
 
@@ -241,12 +256,13 @@ class _HostBuild:
             text = _LINK_FILE.format(linker=shell_value(command), output=HOST_FILE)
             (staging / "link.ninja").write_text(text)
         output = run_ninja(staging / "library", jobs=1, file="../link.ninja")
-        log_file = staging / "link.log"
-        log = log_file.read_text(errors="replace") if log_file.exists() else ""
         if output is None:
-            return log
-        if line := full_disk_line(log):
+            return (staging / "link.log").read_text(errors="replace")
+        text = "\n".join(output)
+        if line := full_disk_line(text):
             raise self.cache.full_error(line)
-        why = log or "\n".join(output)  # ninja's message if the linker did not start
-        hint = memory_hint("\n".join([log, *output]))
-        raise BuildError(f"linking {self.entry} failed\n{hint}{shlex.join(command)}\n{why}")
+        failed = FailedJob.first(output)
+        raise BuildError(
+            f"linking {self.entry} failed\n{memory_hint(text)}{shlex.join(command)}\n"
+            f"{failed.log if failed else text}"
+        )

@@ -26,6 +26,7 @@ from flashsmith.jit.toolchain import (
     find_cuda_toolkit,
     find_cxx,
     find_tvm_ffi,
+    require_cxx20,
 )
 
 NVCC_FLAGS = ("-std=c++20", "-O3", "-Xptxas=-v")
@@ -52,6 +53,13 @@ class KernelCompiler(Protocol):
     @property
     def libc(self) -> str:
         """The C library that the module needs; empty: none."""
+
+    @property
+    def emulator(self) -> str:
+        """The hash of the emulator's sources, whose functions the module calls; empty for GPUs."""
+
+    def require_cxx20(self) -> None:
+        """Raises ToolchainError unless the C++ compiler, if one is used, supports C++20."""
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         """Returns the flags that go into cache keys: without paths, since the same text and
@@ -92,10 +100,14 @@ class NvccCompiler:
     cxx: Compiler
     artifact = "kernel.cubin"
     libc = ""
+    emulator = ""
 
     @property
     def identity(self) -> str:
         return f"{self.cuda.nvcc.identity}\n{self.cxx.identity}"
+
+    def require_cxx20(self) -> None:
+        require_cxx20(self.cxx)
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*NVCC_FLAGS, "-cubin", f"-gencode=arch={_virtual_arch(config, arch)},code={arch}"]
@@ -111,7 +123,7 @@ class EmulatorCompiler:
 
     toolchain: HostToolchain
     host: Path
-    emulator: str  # the hash of the emulator's sources
+    emulator: str
     artifact = "kernel.so"
 
     @property
@@ -121,6 +133,9 @@ class EmulatorCompiler:
     @property
     def libc(self) -> str:
         return self.toolchain.libc
+
+    def require_cxx20(self) -> None:
+        require_cxx20(self.toolchain.cxx)
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*_EMULATED_FLAGS]
@@ -141,10 +156,14 @@ class NvrtcCompiler:
     headers: str  # the hash of the standard headers
     artifact = "kernel.cubin"
     libc = ""
+    emulator = ""
 
     @property
     def identity(self) -> str:
         return f"{self.nvrtc.identity}\nstandard headers {self.headers}"
+
+    def require_cxx20(self) -> None:
+        """Does nothing: NVRTC supports it."""
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         # -default-device: functions of the translation unit that are for the host are compiled.

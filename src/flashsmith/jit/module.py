@@ -103,11 +103,12 @@ def find_modules(
     present = _PresentSources(wanted, target, sources)
     caches = find_caches() if caches is None else caches
     found = {}
+    folders = [(cache, cache.kernels_by_slug()) for cache in caches]
     for instance in wanted:
         entries = [
             module
-            for cache in caches
-            for module in _read(cache, cache.kernels_named(instance.slug), check_hash=True)
+            for cache, by_slug in folders
+            for module in _read(cache, by_slug.get(instance.slug, []), check_hash=True)
         ]
         of_archs = [present.newest(instance, arch, entries) for arch in _archs(instance, target)]
         modules = [module for module in of_archs if module is not None]
@@ -185,11 +186,16 @@ def read_module(
     assert manifest is not None
     module = Module(folder, manifest)
     try:
-        whole = [module.target, module.lint, [each.spilled > 0 for each in module.resources]]
-        texts = [*manifest["performance_warnings"], *manifest["functions"].values()]
+        _ = module.target, module.lint  # raise if a part is missing
+        numbers = [each.spilled for each in module.resources]
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    is_whole = bool(whole) and all(isinstance(text, str) for text in texts)
+    texts = [*manifest["performance_warnings"], *module.functions.values()]
+    is_whole = (
+        bool(module.functions)
+        and all(isinstance(each, int) for each in numbers)
+        and all(isinstance(text, str) for text in texts)
+    )
     return module if is_whole and manifest.get("format") == FORMAT else None
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from flashsmith.errors import ToolchainError
 from flashsmith.jit.attached import attached
@@ -16,6 +17,27 @@ from flashsmith.jit.toolchain import find_ninja
 
 STATUS = re.compile(r"\[(\d+)/\d+\] (.+)")  # a line that reports a finished job
 _PATIENCE_SECONDS = 10
+
+
+class FailedJob(NamedTuple):
+    """A job that failed, from ninja's output."""
+
+    description: str
+    status: str  # ninja's line, which has the exit code
+    log: str  # what the job printed
+
+    @classmethod
+    def first(cls, output: Sequence[str]) -> FailedJob | None:
+        """Returns the first one in the output; None if ninja itself failed."""
+        at = next((i for i, line in enumerate(output) if line.startswith("FAILED: ")), None)
+        if at is None or not (started := STATUS.fullmatch(output[at - 1])):
+            return None
+        log = []
+        for line in output[at + 2 :]:  # skips the command, which ninja repeats
+            if STATUS.fullmatch(line) or line.startswith("ninja: "):
+                break
+            log.append(line)
+        return cls(started[2], output[at], "\n".join(log))
 
 
 def shell_value(command: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flashsmith import codegen
@@ -14,7 +14,7 @@ from flashsmith.jit.target import Target
 
 EMULATOR_FOLDER, NVRTC_FOLDER = "emulator", "nvrtc"
 # The symbols that the host library, and an emulated kernel, export.
-HOST_SCRIPT, KERNEL_SCRIPT = LINKER_SCRIPTS = ("host/exports.map", "emulator/kernels.map")
+HOST_SCRIPT, KERNEL_SCRIPT = "host/exports.map", "emulator/kernels.map"
 
 _SUFFIXES = {".h", ".hpp", ".cuh", ".inl", ".cpp"}
 
@@ -73,21 +73,21 @@ def host_sources(csrc: Path) -> list[Source]:
 def kernel_sources(
     instances: Sequence[KernelId], generated: Mapping[str, str], target: Target, csrc: Path
 ) -> list[Source]:
-    """Returns the generated files of kernels, in the order of ``instances``."""
+    """Returns the generated files of kernels, in the order of ``instances``.
+
+    The linker script of an emulated kernel is treated as one of its headers, because the kernel has
+    to be linked again when the script changes.
+    """
     tree = HeaderTree.present(csrc)
+    scripts = (tree.read(csrc / KERNEL_SCRIPT),) if target.kind == "emulator" else ()
     found = []
     for instance in instances:
         file_name = f"{instance.slug}.cu"
         files = {file_name: generated[file_name]}
         headers = tree.included(files, kernel_roots(csrc, target))
+        headers = replace(headers, found=(*headers.found, *scripts))
         found.append(Source(instance.slug, instance.name, files, headers, instance))
     return found
-
-
-def host_hash(csrc: Path) -> str:
-    """Returns the hash of all sources of the host library, with its linker scripts."""
-    scripts = [HeaderTree.present(csrc).read(csrc / name).hash for name in LINKER_SCRIPTS]
-    return hash_json([{each.name: each.hash for each in host_sources(csrc)}, scripts])
 
 
 def emulator_hash(csrc: Path) -> str:

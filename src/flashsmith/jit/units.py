@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flashsmith.configs import KernelId
 from flashsmith.jit.cache import entry_name
-from flashsmith.jit.headers import hash_json
+from flashsmith.jit.headers import HeaderTree, hash_json
 from flashsmith.jit.kernel_compilers import (
     CXX_FLAGS,
     EMULATOR_FLAGS,
@@ -23,7 +23,6 @@ from flashsmith.jit.sources import (
     HOST_SCRIPT,
     Source,
     emulator_hash,
-    host_hash,
     host_roots,
     host_sources,
     kernel_sources,
@@ -74,10 +73,22 @@ def plan_host(toolchain: HostToolchain, csrc: Path) -> list[TranslationUnit]:
     return units
 
 
+def host_hash(csrc: Path, files: Sequence[Source] | None = None) -> str:
+    """Returns the hash by which a host library of any compiler is found: that of all its sources,
+    its linker script and the flags that every compiler gets.
+
+    files: ``host_sources``, where they have been read.
+    """
+    read = host_sources(csrc) if files is None else files
+    script = HeaderTree.present(csrc).read(csrc / HOST_SCRIPT)
+    hashes = {source.name: source.hash for source in read}
+    return hash_json([hashes, script.hash, _HOST_FLAGS, _HIDDEN, LINK_FLAGS, _HOST_LIBRARIES])
+
+
 def host_key(units: Sequence[TranslationUnit], toolchain: HostToolchain, csrc: Path) -> str:
     """Returns the key of the host library."""
-    parts = [host_hash(csrc), LINK_FLAGS, _HOST_LIBRARIES, toolchain.tvm_ffi.version]
-    return hash_json([FORMAT, sorted(unit.key for unit in units), *parts])
+    keys = sorted(unit.key for unit in units)
+    return hash_json([FORMAT, keys, host_hash(csrc, units), toolchain.tvm_ffi.version])
 
 
 def link_command(
