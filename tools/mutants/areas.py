@@ -195,8 +195,14 @@ _FP8_FILES = (
 )  # fmt: skip
 _APPEND_FILES = _kernels("attention", "cache_append")
 
+# The host's files for GPUs, which the tests of the host do not run.
+_OF_GPUS = ("driver.cpp", "driver.h", "launch_gpu.cpp", "launch_gpu.h")
+
 AREAS: tuple[Area, ...] = (
-    Area("host", (f"{CSRC}/host/**/*.*", f"{KERNELS}/*.*"), _HOST),
+    Area(
+        "host", (f"{CSRC}/host/**/*.cpp", f"{CSRC}/host/**/*.h", f"{KERNELS}/*.*"), _HOST,
+        left_out=_OF_GPUS,
+    ),
     Area(
         "attention", _kernels("attention", "*"),
         (

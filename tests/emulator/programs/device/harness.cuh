@@ -18,6 +18,7 @@
 #ifdef FLASHSMITH_EMULATOR
 #include "emulator/launch.h"
 #else
+#include <cuda.h>
 #include <cuda_runtime.h>
 #endif
 
@@ -156,7 +157,8 @@ inline TensorMap make_map(void *base, const TensorShape &shape) {
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B,
                                               CU_TENSOR_MAP_SWIZZLE_128B};
-  TensorMap map;
+  alignas(TensorMap) CUtensorMap map;
+  static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
       &map, CU_TENSOR_MAP_DATA_TYPE_UINT16, static_cast<cuuint32_t>(shape.sizes.size()), base,
       sizes, strides + 1, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -166,7 +168,9 @@ inline TensorMap make_map(void *base, const TensorShape &shape) {
     std::fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", static_cast<int>(result));
     std::exit(1);
   }
-  return map;
+  TensorMap copied;
+  std::memcpy(&copied, &map, sizeof copied);
+  return copied;
 }
 
 template <class Kernel>
