@@ -53,3 +53,12 @@ def test_a_toolchain_that_is_given_is_not_looked_for(
     toolchain = HostToolchain.find()
     monkeypatch.setenv("FLASHSMITH_CXX", "/nowhere/c++")
     assert len(workshop.build(toolchain=toolchain)) == 1
+
+
+def test_a_toolchain_that_is_given_is_not_tried(workshop: Workshop) -> None:
+    """clang of zig, which compiles wheels, cannot check a file without compiling it."""
+    toolchain = HostToolchain.find()
+    refused = 'case " $* " in *" -fsyntax-only "*) exit 1;; esac\nexec '
+    text = workshop.compiler.read_text()
+    workshop.compiler.write_text(text.replace("exec ", refused))
+    assert len(workshop.build(toolchain=toolchain)) == 1

@@ -54,7 +54,8 @@ def build_kernels(
     force: Whether to compile the kernels again.
     cache: The cache that then has all kernels and the host library; default: the user's own, which
         does not get what a shared cache has.
-    toolchain: What compiles emulated kernels and the host library; default: this machine's.
+    toolchain: What compiles emulated kernels and the host library, untried; default: this
+        machine's compiler.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
     compiler failed, or machine code breaks a rule), CacheError (a directory of another user, a full
@@ -154,7 +155,8 @@ class _Build:
         cached = None if self.force else build.cached()
         if cached is not None:
             return cached
-        compiler.require_cxx20()
+        if self.toolchain is None:
+            compiler.require_cxx20()
         return build.run(self.jobs, progress, self.force)
 
 
