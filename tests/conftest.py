@@ -70,16 +70,11 @@ def _built_first(request: pytest.FixtureRequest) -> None:
 def emulated(request: pytest.FixtureRequest) -> Callable[[KernelId], Kernel]:
     """Returns a function that finds the emulated kernel of an instance.
 
-    The kernels that are parameters of the session's tests are built at once, one library a family,
-    so that a change to one family rebuilds nothing of the other. Other kernels are built when they
-    are looked up.
+    The kernels that are parameters of the session's tests are built at once. Other kernels are
+    built when they are looked up.
     """
-    asked: dict[str, list[KernelId]] = {}
-    for instance in _parameters(request.session):
-        asked.setdefault(instance.config.family, []).append(instance)
     target = Target.emulator()
-    for instances in asked.values():
-        load_kernels(sorted(instances), target)
+    load_kernels(sorted(_parameters(request.session)), target)
     return lambda instance: find_kernel(instance, target)
 
 

@@ -14,7 +14,7 @@ import pytest
 import flashsmith
 from flashsmith import settings
 from flashsmith.configs import CAUSAL, KernelId
-from flashsmith.jit import kernel_source_stamp
+from flashsmith.jit import KernelResources, kernel_source_stamp
 from flashsmith.lab.bench import program, resources
 from flashsmith.lab.bench.cases import Case, chosen, workload_of
 from flashsmith.lab.bench.columns import COLUMNS
@@ -232,18 +232,19 @@ def test_means_of_decode_are_by_cache_and_length() -> None:
 
 
 def test_kernels_that_cases_name_are_built_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The output of ptxas is matched to a kernel by the function's mangled name."""
     built: list[KernelId] = []
 
-    def build(ids: list[KernelId], target: object) -> SimpleNamespace:
-        built.extend(ids)
-        figures = [{"function": "_Z1", "registers": 96}]
-        return SimpleNamespace(kernels={"_Z1": {"name": "a", "resources": figures}})
+    figures = KernelResources("_Z1", "sm_90a", 96, 0, 0, 0, 0, 0)
 
-    monkeypatch.setattr(resources, "build_library", build)
-    monkeypatch.setattr(resources, "load_library", lambda library: None)
+    def build(ids: list[KernelId], target: object) -> list[SimpleNamespace]:
+        built.extend(ids)
+        return [SimpleNamespace(name="a", resources=[figures])]
+
+    monkeypatch.setattr(resources, "build_kernels", build)
+    monkeypatch.setattr(resources, "load_kernels", lambda instances, target: None)
     monkeypatch.setattr(resources, "target_of", lambda device: None)
     kernel = "(BF16, 64, 128, 64, 4): backward+stages_1"
     case = replace(GRADIENTS, candidates=("flashsmith", kernel))
-    assert resources.build_kernels([case, case]) == [{"kernel": "a", "registers": 96}]
+    (row,) = resources.load_and_describe([case, case])
+    assert row["kernel"] == "a" and row["registers"] == 96 and "function" not in row
     assert [str(each) for each in built] == [f"{kernel} causal"]

@@ -23,22 +23,22 @@ from support.cli import (
 )
 
 
-def test_build_reports_the_library_and_its_kernels() -> None:
+def test_build_reports_the_cache_and_the_kernels() -> None:
     args = ("build", "--target", "emulator", "-k", PLAIN, "-k", FITTING)
     built = invoke_json(*args)
-    (library,) = built["libraries"]
-    assert Path(library).is_file()
+    modules = {row["module"] for row in built["kernels"]}
+    assert all(Path(module).is_file() for module in modules) and len(modules) == 2
     assert (built["target"], built["archs"]) == ("emulator", [])
     assert {row["kernel"] for row in built["kernels"]} == {PLAIN, FITTING}
     listed = invoke_json("configs", "--built", PLAIN)["kernels"]
-    assert library in {row["library"] for row in listed}
+    assert modules & {row["module"] for row in listed}
     assert {row["kernel"].removesuffix(" causal") for row in listed} == {PLAIN}
     assert PLAIN not in {
         row["kernel"] for row in invoke_json("configs", "--built", "--d-head", "128")["kernels"]
     }
     again = invoke(*args)
     assert f"| {PLAIN} " in again.stdout
-    assert library in again.stderr
+    assert built["cache"] in again.stderr
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc on PATH")
@@ -98,16 +98,16 @@ def test_cache_is_cleared_only_when_confirmed(
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(root))
     assert invoke_json("cache", "path") == {"path": str(root)}
     assert invoke_json("cache", "clear")["entries"] == 0
-    library = root / "libraries" / "some"
-    library.mkdir(parents=True)
-    (library / "flash_kernels.so").write_bytes(b"x" * 1000)
+    module = root / "kernels" / "some"
+    module.mkdir(parents=True)
+    (module / "kernel.so").write_bytes(b"x" * 1000)
     mine = root / "notes.txt"
     mine.write_text("not the cache's")
     assert "--yes" in refused("cache", "clear")
-    assert library.exists()
+    assert module.exists()
     cleared = invoke_json("cache", "clear", "--yes")
     assert (cleared["entries"], cleared["freed_bytes"]) == (1, 1000)
-    assert not library.exists()
+    assert not module.exists()
     assert mine.exists()
 
 

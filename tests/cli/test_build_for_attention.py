@@ -28,12 +28,11 @@ from flashsmith.configs import (
     Sm90ForwardKernelConfig,
     Workload,
     get_autotuning_kernel_configs,
-    parse_kernel_name_into_instance,
 )
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import D_HEADS, TuningKey
 from flashsmith.errors import KernelNotFoundError
-from flashsmith.jit import Library, Target, build_library, kernel_source_stamp
+from flashsmith.jit import Module, Target, kernel_source_stamp
 from flashsmith.lab.commands import build as lab_build
 from flashsmith.lab.commands.driver import Gpu
 from flashsmith.ops.choices import Choices
@@ -71,8 +70,7 @@ def test_attention_then_works_with_building_off(
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
     monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
     launch_cache.forget()
-    for name in ("_loaded", "_found"):
-        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
+    monkeypatch.setattr("flashsmith.runtime.kernels._loaded", {})
     args = ("--target", "emulator", "--dtype", "fp16", "--d-head", 64)
     document = json.loads(build(*args, "--json").stdout)
     built = {row["kernel"] for row in document["kernels"]}
@@ -162,12 +160,11 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[Target, list[KernelId]]:
     """Returns what the command would build, per target; it finds no GPU."""
     calls: dict[Target, list[KernelId]] = {}
 
-    def note_call(instances: Any, target: Target, **_: Any) -> Library:
+    def note_call(instances: Any, target: Target, **_: Any) -> list[Module]:
         calls[target] = list(instances)
-        manifest = {"artifact": {"file": "x"}, "kernels": {}}
-        return Library(Path("/nowhere"), manifest | {"target": {"kind": target.kind, "archs": []}})
+        return []
 
-    monkeypatch.setattr(build_command, "build_library", note_call)
+    monkeypatch.setattr(build_command, "build_kernels", note_call)
     monkeypatch.setattr(lab_build, "find_gpus", lambda: ([], "none"))
     monkeypatch.delenv(settings.ARCH.name, raising=False)
     return calls
@@ -204,11 +201,8 @@ def test_this_gpu_is_the_default(built: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert kinds == {Sm90ForwardKernelConfig, FlashDecodeKernelConfig, Sm90DecodeKernelConfig}
 
 
-def test_build_lists_what_was_asked_for_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A library that has more kernels may serve where there is no compiler; the list leaves them
-    out."""
+def test_build_lists_what_was_asked_for_alone() -> None:
+    """The cache may have more kernels; the list leaves them out."""
     plain, swizzled = (
         f"(FP16, 64, 64, 64, 4): async+{feature}load_0_0_0_tiles" for feature in ("", "swizzled+")
     )
@@ -220,8 +214,6 @@ def test_build_lists_what_was_asked_for_alone(
         return [row["kernel"] for row in json.loads(result.stdout)["kernels"]]
 
     assert listed(plain, swizzled) == [plain, swizzled]
-    superset = build_library([*map(parse_kernel_name_into_instance, (plain, swizzled))], EMULATOR)
-    monkeypatch.setattr(build_command, "build_library", lambda *_, **__: superset)
     assert listed(swizzled) == [swizzled]
 
 

@@ -1,7 +1,7 @@
 """Each configuration class, and Variant, has the fields of the C++ struct of the same name.
 
-The look-up (csrc/host/registry.cpp) passes the values in their order, so a name or a type that
-differs would find another kernel.
+``load_kernel`` (csrc/host/from_fields.h) takes the values in their order, so a name or a type that
+differs would make another kernel.
 """
 
 from __future__ import annotations

@@ -227,6 +227,7 @@ ELSEWHERE = {
     "The GPU is older than compute capability 8.0": "lab/commands/device.py",
     "The kernel cache cannot be used": "jit/cache.py",
     "There is no space, no open file or no memory left": "jit/disk.py",
+    "The wheel is for another platform": "jit/host.py",
     "A library's map lacks a configuration": "runtime/kernels.py",
     "A library cannot be loaded": "runtime/kernels.py",
     "A kernel spills registers": "jit/refusal.py",

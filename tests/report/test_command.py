@@ -20,7 +20,7 @@ from support.report import LAST_SM90, PLAIN, PLAIN_SM90, SWIZZLED, sm80_report, 
 
 
 def test_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    monkeypatch.setattr(collect._Collector, "_cuda_modules", lambda *_: {})
     out = tmp_path / "deep" / "page.html"
     arguments = ["report", PLAIN.name, SWIZZLED.name, "--results", str(RESULTS), "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
@@ -47,7 +47,7 @@ def test_command_refuses(arguments: list[str], message: str) -> None:
 
 def test_json_has_the_facts_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    monkeypatch.setattr(collect._Collector, "_cuda_modules", lambda *_: {})
     arguments = ["report", PLAIN_SM90.name, LAST_SM90.name, "--results", str(RESULTS), "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

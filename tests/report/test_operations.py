@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from flashsmith import settings
 from flashsmith.cli import app
 from flashsmith.configs import parse_kernel_name_into_instance
-from flashsmith.jit import find_cuda_toolkit
+from flashsmith.jit import KernelResources, find_cuda_toolkit
 from flashsmith.lab.report import Report, collect, document_of, make_report, read_results
 from flashsmith.lab.report.page import render
 from flashsmith.lab.report.sass import parse_sass
@@ -47,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(folder: Path) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
-        patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
+        patch.setattr(collect._Collector, "_build", lambda *_: find_cuda_toolkit())
         return make_report(KERNELS, read_results(folder), "sm_90a", no_progress)
 
 
@@ -99,21 +100,20 @@ def test_times_are_those_of_the_operation(report: Report) -> None:
 
 def test_every_function_of_a_call_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function with most registers comes first, because it is the kernel's machine code."""
-    figures = {"arch": "sm_90a", "spill_stores": 0, "spill_loads": 0, "shared": 0}
+    used = KernelResources("_ZN10flashsmith4sm807no_loopI1aEEvT_", "sm_90a", 32, 0, 0, 0, 0, 0)
     listed = [
-        figures | {"function": "_ZN10flashsmith4sm807no_loopI1aEEvT_", "registers": 32},
-        figures | {"function": "_ZN10flashsmith4sm806kernelI1aEEvT_", "registers": 168},
-        figures | {"arch": "sm_80", "function": "other", "registers": 255},
+        used,
+        replace(used, function="_ZN10flashsmith4sm806kernelI1aEEvT_", registers=168),
     ]
-    library = SimpleNamespace(path=folder, kernels={BACKWARD.slug: {"resources": listed}})
+    module = SimpleNamespace(resources=listed)
     code = parse_sass(SASS)
-    monkeypatch.setattr(collect._Collector, "_cuda_library", lambda *_: library)
+    monkeypatch.setattr(collect._Collector, "_build", lambda *_: {BACKWARD: module})
     monkeypatch.setattr(
         collect,
         "read_machine_code",
         lambda *_: {
-            listed[0]["function"]: code["no_loop"],
-            listed[1]["function"]: code["kernel"],
+            listed[0].function: code["no_loop"],
+            listed[1].function: code["kernel"],
         },
     )
     report = make_report([BACKWARD], read_results(folder), "sm_90a", no_progress)
@@ -129,7 +129,7 @@ def test_every_function_of_a_call_is_told(folder: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", [SUMS.name, DECODE.name])
 def test_the_command_takes_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    monkeypatch.setattr(collect._Collector, "_cuda_modules", lambda *_: {})
     out = tmp_path / "page.html"
     result = CliRunner().invoke(app, ["report", name, "--results", str(RESULTS), "--out", str(out)])
     assert result.exit_code == 0, result.output

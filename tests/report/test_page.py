@@ -24,7 +24,7 @@ from flashsmith.configs import (
     Sm90ForwardKernelConfig,
 )
 from flashsmith.errors import BuildError
-from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
+from flashsmith.jit import KernelResources, find_cuda_toolkit, kernel_source_stamp
 from flashsmith.lab.report import Report, Results, collect, make_report, read_results
 from flashsmith.lab.report.budget import UNITS
 from flashsmith.lab.report.document import document_of
@@ -65,7 +65,7 @@ def test_missing_tools_are_named(page: str) -> None:
 
 
 def test_without_results(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect._Collector, "_cuda_libraries", lambda *_: {})
+    monkeypatch.setattr(collect._Collector, "_cuda_modules", lambda *_: {})
     bare = make_report([SWIZZLED], Results(), "sm_90a", no_progress)
     assert "flashsmith bench" in bare.missing["times"]
     text = text_of(render(bare))
@@ -80,18 +80,14 @@ def test_a_kernel_that_the_build_refuses_takes_nothing_from_the_others(
     """A kernel that spills, for example, is named, and the others keep their registers and machine
     code."""
     function = "kernel"
-    figures = {"arch": "sm_90a", "registers": 96, "spill_stores": 0, "spill_loads": 0, "shared": 0}
-    library = SimpleNamespace(
-        path=Path("one"),
-        kernels={SWIZZLED.slug: {"resources": [figures | {"function": function}]}},
-    )
+    module = SimpleNamespace(resources=[KernelResources(function, "sm_90a", 96, 0, 0, 0, 0, 0)])
 
-    def build(_: object, instances: Sequence[KernelId]) -> SimpleNamespace:
+    def build(_: object, instances: Sequence[KernelId]) -> dict[KernelId, SimpleNamespace]:
         if PLAIN in instances:
             raise BuildError("(FP16, ...) spills 88 bytes")
-        return library
+        return dict.fromkeys(instances, module)
 
-    monkeypatch.setattr(collect._Collector, "_cuda_library", build)
+    monkeypatch.setattr(collect._Collector, "_build", build)
     monkeypatch.setattr(collect, "read_machine_code", lambda *_: parse_sass(SASS))
     report = make_report([PLAIN, SWIZZLED], read_results(RESULTS), "sm_90a", no_progress)
     refused, built = report.groups[0].kernels
@@ -166,7 +162,7 @@ def test_page_says_when_times_are_of_other_kernels(same: bool, tmp_path: Path) -
     stamp |= kernel_source_stamp() if same else {}
     (folder / "environment.json").write_text(json.dumps(stamp))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
+        patch.setattr(collect._Collector, "_build", lambda *_: find_cuda_toolkit())
         patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
         report = make_report([PLAIN], read_results(folder), "sm_90a", no_progress)
     note = (

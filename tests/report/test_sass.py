@@ -8,7 +8,7 @@ import pytest
 
 from flashsmith.configs import KernelId
 from flashsmith.errors import ToolchainError
-from flashsmith.jit import Target, build_library, find_cuda_toolkit
+from flashsmith.jit import Target, build_kernels, find_cuda_toolkit
 from flashsmith.jit.disassembler import find_cuobjdump
 from flashsmith.lab.report.description import fma_per_visit
 from flashsmith.lab.report.sass import CLASSES, MachineCode, parse_sass, read_machine_code
@@ -82,8 +82,8 @@ def compiled(instance: KernelId) -> MachineCode:
         find_cuobjdump()
     except ToolchainError as error:
         pytest.skip(str(error))
-    library = build_library([instance], Target.cuda("sm_90a"))
-    (code,) = read_machine_code(library, "sm_90a").values()
+    (module,) = build_kernels([instance], Target.cuda("sm_90a"))
+    (code,) = read_machine_code(module, "sm_90a").values()
     return code
 
 

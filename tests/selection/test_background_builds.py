@@ -81,8 +81,7 @@ def test_attention_switches_to_the_kernel_that_was_built(
     monkeypatch.setattr("flashsmith.ops.launch._kernels", {})
     monkeypatch.setattr("flashsmith.ops.launch._choices", Choices())
     launch_cache.forget()
-    for name in ("_loaded", "_found"):
-        monkeypatch.setattr(f"flashsmith.runtime.kernels.{name}", {})
+    monkeypatch.setattr("flashsmith.runtime.kernels._loaded", {})
     from flashsmith.ops import launch
     from flashsmith.selection import choose
 

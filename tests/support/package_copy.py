@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import flashsmith
+from flashsmith.jit import KernelCache
+from flashsmith.jit.kernel_compilers import HostToolchain
+from flashsmith.jit.units import plan_host
 from support.caches import kernel_free_cache
 
 PACKAGE = Path(flashsmith.__file__).parent
@@ -28,6 +31,7 @@ def copy(tmp_path: Path) -> Path:
 def run(copy: Path, program: str) -> str:
     """Returns the output of a program that imports the copy and compiles into a separate cache."""
     cache = kernel_free_cache(copy.parent.parent / "cache")
+    copy_objects(cache)
     environment = os.environ | {
         "PYTHONPATH": str(copy.parent),
         "FLASHSMITH_CACHE_DIR": str(cache.root),
@@ -37,6 +41,15 @@ def run(copy: Path, program: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def copy_objects(cache: KernelCache) -> None:
+    """Copies the compiled files of the session's host library, so that a changed one compiles only
+    what changed."""
+    for unit in plan_host(HostToolchain.find(), PACKAGE / "csrc"):
+        found = KernelCache().objects / unit.entry
+        if found.exists():
+            shutil.copytree(found, cache.objects / unit.entry)
 
 
 def edit(file: Path, changes: Mapping[str, str]) -> None:

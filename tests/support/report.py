@@ -68,8 +68,8 @@ def report_without_nvcc(*instances: KernelId) -> Report:
     """Returns a report without nvcc, as on most laptops, with the times of the H200."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.NVCC.name, "/nowhere/nvcc")
-        # The cache may have a CUDA library, which must not be found.
-        patch.setattr(collect._Collector, "_cuda_library", lambda *_: find_cuda_toolkit())
+        # The cache may have cubins, which must not be found.
+        patch.setattr(collect._Collector, "_build", lambda *_: find_cuda_toolkit())
         return make_report(instances, read_results(RESULTS), "sm_90a", no_progress)
 
 

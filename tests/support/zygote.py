@@ -115,17 +115,15 @@ def _do(message: bytes) -> tuple[bytes, bytes]:
         answer = pickle.dumps((True, job(*arguments)))
     except BaseException:
         answer = pickle.dumps((False, traceback.format_exc()))
-    found = kernels._found.get(Target.emulator(), {})
-    return answer, pickle.dumps([instance for instance, kernel in found.items() if kernel])
+    return answer, pickle.dumps(sorted(kernels.loaded_instances(Target.emulator())))
 
 
 def _load(found: bytes) -> None:
     from flashsmith.jit import Target
     from flashsmith.runtime import kernels
 
-    for instance in pickle.loads(found) if found else ():
-        with contextlib.suppress(Exception):  # the next child that needs it reports the error
-            kernels._find(instance, Target.emulator(), None)
+    with contextlib.suppress(Exception):  # the next child that needs one reports the error
+        kernels.load_kernels(pickle.loads(found) if found else (), Target.emulator())
 
 
 if __name__ == "__main__":

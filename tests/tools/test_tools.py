@@ -18,6 +18,7 @@ SCRIPTS = [
     "tools/benchmark/pt_bench.py",
     "tools/benchmark/run_kernels.py",
     "tools/build/generate_kernel_instantiations.py",
+    "tools/build/wheels.py",
     "tools/docs/measured_tables.py",
     "tools/docs/reference.py",
 ]

@@ -31,16 +31,16 @@ _FromOption = Annotated[
 ]
 
 
-def hub(out: _OutOption, built: _FromOption = None, as_json: JsonOption = False) -> None:
+def hub(out: _OutOption, source: _FromOption = None, as_json: JsonOption = False) -> None:
     """Write the package with built kernels as a kernel of the Hugging Face Hub.
 
     `kernels.get_local_kernel` loads the folder, and transformers takes it as attn_implementation.
     """
-    if built is not None and not built.is_dir():
+    if source is not None and not source.is_dir():
         raise ValueError(
-            f"--from {built} is no folder; name one that `flashsmith build --out` filled"
+            f"--from {source} is no folder; name one that `flashsmith build --out` filled"
         )
-    caches = None if built is None else [KernelCache(built)]
+    caches = None if source is None else [KernelCache(source)]
     for cache in caches or ():
         cache.check()
     variants = write_hub(out, caches)

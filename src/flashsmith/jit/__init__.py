@@ -5,7 +5,7 @@ from flashsmith.jit.build import build_kernels
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.compile import Progress, default_jobs
 from flashsmith.jit.compile_commands import COMPILE_COMMANDS, compile_commands
-from flashsmith.jit.host import HostLibrary, build_host, find_host
+from flashsmith.jit.host import HostLibrary, build_host, find_host, why_no_host
 from flashsmith.jit.kernel_sources import kernel_source_hash, kernel_source_stamp, stamp_field
 from flashsmith.jit.module import (
     Module,
@@ -62,5 +62,6 @@ __all__ = [
     "show_progress",
     "source_hash",
     "stamp_field",
+    "why_no_host",
     "why_not_linted",
 ]

@@ -11,6 +11,7 @@ from pathlib import Path
 # The first bytes of an ELF header (class and byte order follow the magic), and the machine field.
 _MAGIC, _IDENTITY_BYTES, _MACHINE = b"\x7fELF", 6, slice(18, 20)
 _SELF = Path("/proc/self/exe")
+_NAMES = {"3e00": "x86_64", "b700": "aarch64"}  # by the machine field
 
 
 def kind_of(path: Path) -> str:
@@ -21,6 +22,21 @@ def kind_of(path: Path) -> str:
         if head.startswith(_MAGIC) and len(head) == _MACHINE.stop:
             return f"ELF {head[len(_MAGIC) : _IDENTITY_BYTES].hex()} {head[_MACHINE].hex()}"
     return ""
+
+
+def machine_of(kind: str) -> str:
+    """Returns the name of the machine of ``kind_of``; ``kind`` itself if it is not known."""
+    return _NAMES.get(kind[-4:], kind)
+
+
+def platform_of(kind: str, libc: str) -> str:
+    """Returns where a library of this kind, linked against this C library, loads, in words."""
+    return f"{machine_of(kind)} with {libc}"
+
+
+def platform_here() -> str:
+    """Returns ``platform_of`` for this machine."""
+    return platform_of(_kind_here(), find_libc())
 
 
 def find_libc() -> str:

@@ -10,14 +10,19 @@ from pathlib import Path
 
 from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit.binary import find_libc, kind_of
+from flashsmith.jit.binary import kind_of
 from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches
 from flashsmith.jit.compile import BUILD_LOG, Progress, default_jobs
 from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.functions import functions_in
 from flashsmith.jit.headers import hash_json
 from flashsmith.jit.host import build_host
-from flashsmith.jit.kernel_compilers import KernelCompiler, archs_of, find_kernel_compiler
+from flashsmith.jit.kernel_compilers import (
+    HostToolchain,
+    KernelCompiler,
+    archs_of,
+    find_kernel_compiler,
+)
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.module import Module, find_modules, read_module
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
@@ -37,6 +42,7 @@ def build_kernels(
     force: bool = False,
     sources: SourceTree = PACKAGE_SOURCES,
     cache: KernelCache | None = None,
+    toolchain: HostToolchain | None = None,
 ) -> list[Module]:
     """Returns the modules of these kernels for ``target``, sorted by kernel and architecture.
     Builds those that the cache lacks, and the host library if there is none.
@@ -48,6 +54,7 @@ def build_kernels(
     force: Whether to compile the kernels again.
     cache: The cache that then has all kernels and the host library; default: the user's own, which
         does not get what a shared cache has.
+    toolchain: What compiles emulated kernels and the host library; default: this machine's.
 
     Raises ToolchainError (a compiler is missing; not when the cache can serve), BuildError (a
     compiler failed, or machine code breaks a rule), CacheError (a directory of another user, a full
@@ -66,7 +73,7 @@ def build_kernels(
         missing = [each for each in wanted if each not in found]
         own = cache or KernelCache()
         own.check()
-        build = _Build(missing, target, sources, own, jobs or default_jobs(), force)
+        build = _Build(missing, target, sources, own, jobs or default_jobs(), force, toolchain)
         found |= build.run(progress or (lambda *_: None)) if missing else {}
         return [module for each in wanted for module in found[each]]
 
@@ -82,9 +89,10 @@ class _Build:
         cache: KernelCache,
         jobs: int,
         force: bool,
+        toolchain: HostToolchain | None,
     ) -> None:
         self.instances, self.target, self.sources = instances, target, sources
-        self.cache, self.jobs, self.force = cache, jobs, force
+        self.cache, self.jobs, self.force, self.toolchain = cache, jobs, force, toolchain
 
     def run(self, progress: Progress) -> dict[KernelId, list[Module]]:
         csrc = self.sources.csrc
@@ -101,11 +109,15 @@ class _Build:
 
         served = self._served_without_compiler()  # a missing one is said before the host is built
         host = build_host(
-            jobs=self.jobs, progress=host_progress, sources=self.sources, cache=self.cache
+            jobs=self.jobs,
+            progress=host_progress,
+            sources=self.sources,
+            cache=self.cache,
+            toolchain=self.toolchain,
         )
         if served is not None:
             return served
-        compiler = find_kernel_compiler(self.target, host.path, csrc)
+        compiler = find_kernel_compiler(self.target, host.path, csrc, self.toolchain)
         generated = self.sources.generate(self.instances)
         units = plan_kernels(self.instances, generated, self.target, compiler, csrc)
         modules = self._modules(units, compiler, kernel_progress)
@@ -122,7 +134,7 @@ class _Build:
         Raises ToolchainError: There is no compiler, and it is needed.
         """
         try:
-            find_kernel_compiler(self.target, Path(), self.sources.csrc)
+            find_kernel_compiler(self.target, Path(), self.sources.csrc, self.toolchain)
         except ToolchainError:
             found = find_modules(
                 self.instances, self.target, sources=self.sources, caches=[self.cache]
@@ -185,7 +197,7 @@ class _ModuleShelf:
             "emulator": self.compiler.emulator,
             "compiler": self.compiler.identity.splitlines(),
             "binary": kind_of(path),
-            "libc": find_libc(),
+            "libc": self.compiler.libc,
             "functions": functions,
             "dynamic_shared_bytes": unit.instance.config.shared_memory_bytes,
             "resources": [asdict(kernel) for kernel in parse_resources(log)],

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashsmith.errors import BuildError
-from flashsmith.jit.binary import kind_of, loads_here
+from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.jit.binary import kind_of, loads_here, platform_here, platform_of
 from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches, has_fields
 from flashsmith.jit.compile import (
     BUILD_LOG,
@@ -106,24 +106,48 @@ def build_host(
     progress: Progress | None = None,
     sources: SourceTree = PACKAGE_SOURCES,
     cache: KernelCache | None = None,
+    toolchain: HostToolchain | None = None,
 ) -> HostLibrary:
     """Returns ``find_host``, or builds the library if there is none.
 
     jobs, progress, cache: See ``build_kernels``.
+    toolchain: The only compiler whose library is returned; default: any that loads here, built by
+        this machine's if there is none.
 
     Raises ToolchainError (no C++20 compiler), BuildError (it failed), CacheError (a directory of
     another user, a full disk).
     """
     own = cache or KernelCache()
     is_own = own.root == KernelCache().root
-    found = find_host(sources=sources, caches=None if is_own else [own])
-    if found is not None:
-        return found
-    toolchain = HostToolchain.find()
+    if toolchain is None:
+        found = find_host(sources=sources, caches=None if is_own else [own])
+        if found is not None:
+            return found
+        try:
+            toolchain = HostToolchain.find()
+        except ToolchainError as error:
+            if why := why_no_host(sources):
+                raise ToolchainError(f"{why}, or {INSTALL_CXX}") from error
+            raise
+        require_cxx20(toolchain.cxx)
     units = plan_host(toolchain, sources.csrc)
     build = _HostBuild(own, toolchain, sources, units)
-    require_cxx20(toolchain.cxx)
     return build.run(jobs or default_jobs(), progress or (lambda *_: None))
+
+
+def why_no_host(sources: SourceTree = PACKAGE_SOURCES) -> str | None:
+    """Returns why the host library that came with the package, or is shared, does not serve here,
+    and what to do about it; None if there is none of the present sources."""
+    present = host_hash(sources.csrc)
+    for library in (each for cache in find_caches()[1:] for each in _read_all(cache)):
+        binary, libc = library.manifest["binary"], library.manifest["libc"]
+        if library.manifest["source_hash"] == present and not loads_here(binary, libc):
+            return (
+                f"the host library {library.path} is for {platform_of(binary, libc)}, and this "
+                f"machine is {platform_here()}; install flashsmith's wheel for this machine "
+                "(`pip install --force-reinstall --no-deps flashsmith`)"
+            )
+    return None
 
 
 def _read_all(cache: KernelCache) -> Iterator[HostLibrary]:

@@ -54,6 +54,10 @@ class KernelCompiler(Protocol):
     def emulator(self) -> str:
         """The hash of the emulator's sources, whose functions the module calls; empty for GPUs."""
 
+    @property
+    def libc(self) -> str:
+        """The C library that the module needs; empty: none."""
+
     def require_cxx20(self) -> None:
         """Raises ToolchainError unless the C++ compiler, if one is used, supports C++20."""
 
@@ -70,11 +74,13 @@ class KernelCompiler(Protocol):
 
 @dataclass(frozen=True)
 class HostToolchain:
-    """What compiles the host library and emulated kernels."""
+    """The compiler of the host library and of emulated kernels, for this machine or for the oldest
+    one on which they have to run."""
 
     cxx: Compiler
     tvm_ffi: TvmFfi
     libc: str  # the C library whose headers and symbols are used
+    link_flags: tuple[str, ...] = ()  # beside those of every compiler
 
     @classmethod
     def find(cls) -> HostToolchain:
@@ -93,6 +99,7 @@ class NvccCompiler:
     cuda: CudaToolkit
     cxx: Compiler
     artifact = "kernel.cubin"
+    libc = ""
     emulator = ""
 
     @property
@@ -123,6 +130,10 @@ class EmulatorCompiler:
     def identity(self) -> str:
         return f"{self.toolchain.identity}\nemulator {self.emulator}"
 
+    @property
+    def libc(self) -> str:
+        return self.toolchain.libc
+
     def require_cxx20(self) -> None:
         require_cxx20(self.toolchain.cxx)
 
@@ -133,7 +144,7 @@ class EmulatorCompiler:
         paths = [*_includes(csrc, Target.emulator()), f"-ffile-prefix-map={csrc}/="]
         script = f"-Wl,--version-script={csrc / KERNEL_SCRIPT}"
         # The linker leaves out a library that comes before the objects unless it is told not to.
-        host = ["-Wl,--no-as-needed", str(self.host)]
+        host = ["-Wl,--no-as-needed", str(self.host), *self.toolchain.link_flags]
         return [str(self.toolchain.cxx.path), *_EMULATED_FLAGS, *paths, script, *host, "-x", "c++"]
 
 
@@ -144,6 +155,7 @@ class NvrtcCompiler:
     nvrtc: Nvrtc
     headers: str  # the hash of the standard headers
     artifact = "kernel.cubin"
+    libc = ""
     emulator = ""
 
     @property
@@ -163,13 +175,15 @@ class NvrtcCompiler:
         return self.nvrtc.command([*self.flags(config, arch), *headers])
 
 
-def find_kernel_compiler(target: Target, host: Path, csrc: Path) -> KernelCompiler:
+def find_kernel_compiler(
+    target: Target, host: Path, csrc: Path, toolchain: HostToolchain | None = None
+) -> KernelCompiler:
     """Returns the compiler of kernels for ``target``; raises ToolchainError for a missing one.
 
-    host: The host library, which only emulated kernels need.
+    host, toolchain: The host library and what compiles it, which only emulated kernels need.
     """
     if target.kind == "emulator":
-        return EmulatorCompiler(HostToolchain.find(), host, emulator_hash(csrc))
+        return EmulatorCompiler(toolchain or HostToolchain.find(), host, emulator_hash(csrc))
     return _find_cuda_compiler(csrc)
 
 

@@ -102,6 +102,7 @@ def link_command(
     script = f"-Wl,--version-script={csrc / HOST_SCRIPT}"
     name = f"-Wl,-soname,libflashsmith-{emulator_hash(csrc)[:16]}.so"
     libraries = [f"-L{toolchain.tvm_ffi.library}", "-ltvm_ffi", *_HOST_LIBRARIES]
+    libraries += toolchain.link_flags
     parts = [toolchain.cxx.path, *LINK_FLAGS, script, name, *objects, *libraries, "-o", output]
     return tuple(map(str, parts))
 

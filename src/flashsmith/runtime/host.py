@@ -11,7 +11,7 @@ import tvm_ffi
 
 from flashsmith import settings
 from flashsmith.errors import CacheError, DeviceError, EmulatorFault, ToolchainError
-from flashsmith.jit import HostLibrary, Progress, build_host, find_host
+from flashsmith.jit import HostLibrary, Progress, build_host, find_host, why_no_host
 from flashsmith.runtime.launch_cache import launch_cache
 
 logger = logging.getLogger("flashsmith")
@@ -59,7 +59,8 @@ def _load(progress: Progress | None) -> Any:
             logger.warning("%s", error)
     if settings.BUILD.get() is False:
         raise ToolchainError(
-            "there is no host library of this version that can be loaded here, and "
+            why_no_host()
+            or "there is no host library of this version that can be loaded here, and "
             "FLASHSMITH_BUILD=0 forbids to build it; run `flashsmith build` where there is a C++ "
             "compiler, or install a wheel, which has it"
         )

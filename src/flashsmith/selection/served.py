@@ -1,4 +1,5 @@
-"""Lists every kernel that ``attention`` may take on a GPU, to build them ahead of time."""
+"""Lists every kernel that ``attention``, its gradients, ``decode`` and FP8 calls may take on a GPU,
+to build them ahead of time."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ from itertools import product
 from typing import Any
 
 from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
-from flashsmith.configs.base import Capability
+from flashsmith.configs.base import Capability, DecodeKernelConfig
+from flashsmith.configs.decode import KINDS_OF_CACHE, rows_of_kernels
 from flashsmith.configs.few_queries import configs_of_few_queries
 from flashsmith.configs.operation import capability_of
-from flashsmith.configs.registry import FORWARD
-from flashsmith.configs.workload import D_HEADS, TuningKey
+from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.fp8_space import get_fp8_kernel_configs
+from flashsmith.configs.workload import D_HEADS, BackwardWorkload, DecodeWorkload, TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
@@ -62,6 +66,69 @@ def served_instances(
                     configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
+
+
+def served_gradients(
+    gpu: str | None,
+    *,
+    capability: Capability | None = None,
+    dtypes: Iterable[DType] = tuple(DType),
+    d_heads: Iterable[int] = D_HEADS,
+    variants: Iterable[Variant] = VARIANTS,
+) -> list[KernelId]:
+    """Returns the kernels that the gradients of ``attention`` take for all shapes on a GPU, sorted.
+
+    Args, raises: See ``served_instances``.
+    """
+    heads = count_sms(gpu or "")
+    found: set[KernelId] = set()
+    for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
+        for seq_len_k, fill, same in product(LENGTH_BUCKETS, FILL_BUCKETS, (False, True)):
+            problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
+            with suppress(ValueError):  # the gradients are refused, too
+                workload = BackwardWorkload(problem, variant, same)
+                choice = choose_for(BACKWARD, workload, gpu, capability)
+                found.add(KernelId(choice.config, variant))
+    return sorted(found)
+
+
+def served_decodes(
+    gpu: str | None,
+    *,
+    capability: Capability | None = None,
+    dtypes: Iterable[DType] = tuple(DType),
+    d_heads: Iterable[int] = D_HEADS,
+    variants: Iterable[Variant] = VARIANTS,
+    kinds_of_cache: Iterable[tuple[bool, bool]] = KINDS_OF_CACHE,
+) -> list[KernelId]:
+    """Returns the kernels that ``decode`` takes for all caches on a GPU, sorted.
+
+    Args, raises: See ``served_instances``.
+    """
+    workloads = [
+        DecodeWorkload(dtype, d_head, rows, *kind, many_tiles=many, in_boxes=boxes)
+        for dtype, d_head, kind in product(tuple(dtypes), tuple(d_heads), tuple(kinds_of_cache))
+        for rows in rows_of_kernels(DECODE.families)
+        for many, boxes in product((False, True), repeat=2)
+    ]
+    configs: set[DecodeKernelConfig] = set()
+    for workload in workloads:
+        with suppress(ValueError):  # decode refuses it, too
+            configs.add(choose_for(DECODE, workload, gpu, capability).config)
+    return sorted(
+        KernelId(config, variant) for config, variant in product(configs, tuple(variants))
+    )
+
+
+def served_fp8(
+    capability: Capability | None, *, variants: Iterable[Variant] = VARIANTS
+) -> list[KernelId]:
+    """Returns the kernels that ``attention`` takes for FP8 tensors on a GPU with this compute
+    capability, sorted; there are some for 9.0 alone, and for the emulator (None)."""
+    if capability is not None and not Sm90ForwardKernelConfig.runs_on(capability):
+        return []
+    found = product(get_fp8_kernel_configs(), tuple(variants))
+    return sorted(KernelId(config, variant) for config, variant in found)
 
 
 def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:

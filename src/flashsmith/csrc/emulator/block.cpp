@@ -210,7 +210,7 @@ void Block::fail(const Warp &warp, unsigned lane, const std::string &text) {
                         std::to_string(block_index.z) + "), " + describe_thread(warp.number, lane) +
                         ": " + text;
   const Where &site = warp.last_site;
-  if (site.line() != 0) message += " [the warp last passed " + describe(site) + "]";
+  if (site.line != 0) message += " [the warp last passed " + describe(site) + "]";
   cluster.fail(std::make_exception_ptr(Fault(message)));
 }
 
@@ -232,9 +232,9 @@ std::string describe_waiting(const Warp &warp) {
 bool Block::drops(const Step &step) {
   if (!options.dropped) return false;
   const Site &site = *options.dropped;
-  const bool dropped = site.line == step.where.line() && site.column == step.where.column() &&
+  const bool dropped = site.line == step.where.line && site.column == step.where.column &&
                        site.kind == name(step.instruction()) &&
-                       site.file == base_name(step.where.file_name());
+                       site.file == base_name(step.where.file_name);
   dropped_one |= dropped;
   return dropped;
 }
@@ -242,7 +242,7 @@ bool Block::drops(const Step &step) {
 void Block::passed(Warp &warp, const Step &step) {
   warp.last_site = step.where;
   for (const Step &site : sites) {
-    if (site.key == step.key && std::strcmp(site.where.file_name(), step.where.file_name()) == 0) {
+    if (site.key == step.key && std::strcmp(site.where.file_name, step.where.file_name) == 0) {
       return;
     }
   }

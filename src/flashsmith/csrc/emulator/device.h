@@ -26,8 +26,17 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// A synchronisation call site: the place of the instruction in the kernel's source.
-using Where = std::source_location;
+// A synchronisation call site: the place of the instruction in the kernel's source. It is no
+// std::source_location, whose name in symbols is that of one C++ library: the host library and a
+// kernel may be built with different ones.
+struct Where {
+  const char *file_name = "";
+  uint32_t line = 0, column = 0;
+
+  static constexpr Where current(std::source_location at = std::source_location::current()) {
+    return {at.file_name(), at.line(), at.column()};
+  }
+};
 
 // ---- special registers and memory; any thread ----
 

@@ -71,14 +71,14 @@ const char *base_name(const char *path) {
 }
 
 std::string describe(const Where &where) {
-  return std::string(base_name(where.file_name())) + ":" + std::to_string(where.line()) + ":" +
-         std::to_string(where.column());
+  return std::string(base_name(where.file_name)) + ":" + std::to_string(where.line) + ":" +
+         std::to_string(where.column);
 }
 
 std::string Step::describe() const {
   std::string text = name(instruction());
   if (modifier() != 0) text += "<" + std::to_string(modifier()) + ">";
-  if (where.line() != 0) text += " at " + emulator::describe(where);
+  if (where.line != 0) text += " at " + emulator::describe(where);
   return text;
 }
 

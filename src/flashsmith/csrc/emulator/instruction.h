@@ -75,7 +75,7 @@ struct Step {
       : key(static_cast<uint64_t>(instruction) | uint64_t{modifier} << 8) {}
   Step(Instruction instruction, uint32_t modifier, const Where &where)
       : key(static_cast<uint64_t>(instruction) | uint64_t{modifier & 0xFF} << 8 |
-            uint64_t{where.line()} << 16 | uint64_t{where.column()} << 40),
+            uint64_t{where.line} << 16 | uint64_t{where.column} << 40),
         where(where) {}
 
   Instruction instruction() const { return static_cast<Instruction>(key & 0xFF); }

@@ -62,8 +62,8 @@ void Grid::merge(const Block &block) {
   const std::lock_guard lock(mutex);
   report.counters.add(block.counters);
   for (const Step &step : block.sites) {
-    report.sites.push_back({name(step.instruction()), base_name(step.where.file_name()),
-                            step.where.line(), step.where.column()});
+    report.sites.push_back({name(step.instruction()), base_name(step.where.file_name),
+                            step.where.line, step.where.column});
   }
   dropped_one |= block.dropped_one;
 }

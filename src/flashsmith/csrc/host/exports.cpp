@@ -59,8 +59,8 @@ Array<Map<String, String>> arguments(const String &operation) {
   return arguments;
 }
 
-// Loads a kernel's module and returns the operations of the kernel. Both are kept for good, because
-// the operations point to them.
+// Loads a kernel's module and returns the operations of the kernel. Both are kept for good, even
+// when the process exits, because the operations point to them and a thread may be calling one.
 //
 // `kind`: "gpu" or "emulator". `gpu`: the compute capability of the oldest GPU of the family, and
 // whether no other one has its instructions. `functions`: C++ name -> symbol.
@@ -76,7 +76,7 @@ Operations load_kernel(const String &kind, const String &name, const String &typ
     std::unique_ptr<Kernel> kernel;
   };
   static std::mutex mutex;
-  static std::vector<Kept> kept;
+  static auto &kept = *new std::vector<Kept>;
   const std::vector<int64_t> how(config.begin(), config.end());
   const std::vector<int64_t> what(variant.begin(), variant.end());
   std::map<std::string, std::string> symbols;

@@ -12,7 +12,7 @@ namespace flashsmith {
 // The values are in the order of the fields, which are numbers, bools and enumerations.
 using Fields = std::span<const int64_t>;
 
-// Both throw a ValueError that names the struct. They are not templates, because every library
+// Both throw a ValueError that names the struct. They are not templates, because every family
 // would compile those again.
 [[noreturn]] void refuse_field(std::string_view type, size_t index, int64_t value);
 [[noreturn]] void refuse_count(std::string_view type, size_t given, size_t expected);

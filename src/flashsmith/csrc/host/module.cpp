@@ -8,7 +8,8 @@
 namespace flashsmith {
 namespace {
 
-// A shared object with emulated kernels. It is never closed: the process may be running its code.
+// A shared object with emulated kernels. One that is refused is closed, because the loader knows
+// files by their paths and would return the same code for a file that replaces it.
 class SharedObject final : public Module {
   std::string path_;
   void *handle_;
@@ -18,6 +19,9 @@ class SharedObject final : public Module {
       : path_(path), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (!handle_) TVM_FFI_THROW(RuntimeError) << dlerror();
   }
+  ~SharedObject() override { dlclose(handle_); }
+  SharedObject(const SharedObject &) = delete;
+  SharedObject &operator=(const SharedObject &) = delete;
 
   const void *function(const std::string &symbol) const override {
     const void *found = dlsym(handle_, symbol.c_str());

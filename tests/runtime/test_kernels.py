@@ -1,17 +1,18 @@
-"""A library's look-up returns a callable kernel for a configuration."""
+"""A configuration finds its kernel, which is remembered and can be called."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import tvm_ffi
 
 from flashsmith.configs import (
     VARIANTS,
@@ -22,11 +23,13 @@ from flashsmith.configs import (
     parse_kernel_name_into_config,
 )
 from flashsmith.errors import KernelNotFoundError
-from flashsmith.jit import Library, Target, build_library
-from flashsmith.runtime import Kernel, find_kernel, load_library, loaded_instances
+from flashsmith.jit import Module, Target
+from flashsmith.runtime import Kernel, find_kernel, find_kernels, kernels, loaded_instances
+from flashsmith.runtime import host as host_library
 from flashsmith.runtime.call_args import FULL_EXTRAS, NO_SCALES, CallArgs, Scales
-from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded
-from flashsmith.runtime.launch_cache import launch_cache
+from flashsmith.runtime.host import load_host
+from flashsmith.runtime.kernels import find_distance, is_at_hand, is_loaded, load_module
+from flashsmith.runtime.launch_cache import LaunchCache
 from flashsmith.runtime.plan import Launch, Plan
 
 NAMES = ("q", "k", "v", "o", "lse", "workspace")
@@ -40,90 +43,91 @@ INSTANCES = [
 ]
 
 
-class Module:
-    """A fake library, as tvm-ffi shows it: kernels are looked up by their fields, and called."""
+class Host:
+    """A fake host library, as tvm-ffi shows it: it makes kernels from their fields."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.told: list[tuple[Any, ...]] = []
         self.calls: list[tuple[Any, ...]] = []
 
-    def find_kernel(
-        self, name: str, kind: str, *fields: list[int]
-    ) -> dict[str, Callable[..., float]] | None:
-        self.asked += 1
-        of_all = [(type(i.config).__name__, *fields_of(i)) for i in INSTANCES]
-        if (kind, *fields) not in of_all:
-            return None
-        place = of_all.index((kind, *fields))
-        assert name == INSTANCES[place].name
+    def load_kernel(self, *told: Any) -> dict[str, Callable[..., float]]:
+        self.told.append(told)
 
         def forward(*arguments: Any) -> float:
-            self.calls.append((place, *arguments))
+            self.calls.append((told[1], *arguments))
             return 0.5
 
         return {"forward": forward}
 
 
-def fields_of(instance: KernelId) -> tuple[list[int], list[int]]:
-    config, variant = instance.config, instance.variant
-    return [int(value) for value in vars(config).values()], [
-        int(value) for value in vars(variant).values()
-    ]
-
-
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Module:
-    module = Module()
-    monkeypatch.setattr(tvm_ffi, "load_module", lambda _: module)
-    monkeypatch.setattr(launch_cache, "is_connected", True)  # to no functions of this one
-    return module
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    host = Host()
+    monkeypatch.setattr(kernels, "load_host", lambda *_: host)
+    monkeypatch.setattr(kernels, "_loaded", {})
+    return host
 
 
-def library() -> Library:
+def module_of(instance: KernelId, target: Target = TARGET) -> Module:
     manifest = {
-        "artifact": {"file": "y"},
-        "target": {"kind": TARGET.kind, "archs": list(TARGET.archs)},
-        "kernels": {instance.slug: {"name": instance.name} for instance in INSTANCES},
+        "artifact": {"file": "kernel"},
+        "name": instance.name,
+        "target": {"kind": target.kind, "archs": list(target.archs)},
+        "functions": {"some_kernel": f"symbol of {instance.slug}"},
     }
-    return Library(Path("x"), manifest)
+    return Module(Path("modules", instance.slug), manifest)
 
 
-def test_kernels_of_both_families_are_found_by_their_fields(module: Module) -> None:
-    load_library(library())
+def load_all() -> None:
+    for instance in INSTANCES:
+        load_module(module_of(instance), instance, TARGET)
+
+
+def test_kernels_of_both_families_are_found_by_their_fields(host: Host) -> None:
+    load_all()
     for _ in range(2):
-        kernels = [find_kernel(instance, TARGET) for instance in INSTANCES]
-    assert [kernel.instance for kernel in kernels] == INSTANCES
-    for kernel in kernels:
+        found = [find_kernel(instance, TARGET) for instance in INSTANCES]
+    assert [kernel.instance for kernel in found] == INSTANCES
+    for kernel in found:
         kernel("q", "k", "v", "o", 1.0)
-    assert [handle for handle, *_ in module.calls] == list(range(len(INSTANCES)))
-    assert module.asked == len(INSTANCES), "what was found is remembered"
+    assert [name for name, *_ in host.calls] == [instance.name for instance in INSTANCES]
+    assert len(host.told) == len(INSTANCES), "what was loaded is remembered"
     assert loaded_instances(TARGET) == set(INSTANCES)
 
 
-def test_what_no_library_has_is_asked_for_again_after_another_is_loaded(module: Module) -> None:
-    """The answer is kept until then, because calls repeat the question during a build."""
+def test_the_host_is_told_the_fields_in_their_order_and_the_module(host: Host) -> None:
+    by_family = {instance.config.family: instance for instance in INSTANCES}
+    for instance, gpu in ((by_family["sm80"], [8, 0, 0]), (by_family["sm90"], [9, 0, 1])):
+        load_module(module_of(instance), instance, TARGET)
+        config, variant = instance.config, instance.variant
+        assert host.told[-1] == (
+            *("gpu", instance.name, type(config).__name__, config.family, gpu),
+            [int(getattr(config, field.name)) for field in fields(config)],
+            [int(getattr(variant, field.name)) for field in fields(variant)],
+            f"modules/{instance.slug}/kernel",
+            {"some_kernel": f"symbol of {instance.slug}"},
+        )
+    emulated = module_of(INSTANCES[0], Target.emulator())
+    load_module(emulated, INSTANCES[0], Target.emulator())
+    assert host.told[-1][0] == "emulator"
+
+
+def test_the_kernel_that_was_loaded_first_stays(host: Host) -> None:
+    """Threads may load a kernel at once, and calls keep what they found."""
+    first, again = (load_module(module_of(INSTANCES[0]), INSTANCES[0], TARGET) for _ in range(2))
+    assert first is again is find_kernel(INSTANCES[0], TARGET)
+
+
+def test_a_kernel_is_loaded_for_one_target(host: Host) -> None:
+    load_module(module_of(INSTANCES[0]), INSTANCES[0], TARGET)
+    assert is_loaded(INSTANCES[0], TARGET)
+    assert not is_loaded(INSTANCES[0], Target.emulator())
+    assert not is_loaded(INSTANCES[1], TARGET)
+
+
+def test_what_is_loaded_is_at_hand_whatever_became_of_its_file(host: Host) -> None:
     lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
-    for _ in range(2):
-        load_library(library())
-        module.asked = 0
-        for _ in range(3):
-            assert not is_loaded(lacking, TARGET)
-        assert module.asked == 1
-
-
-def test_the_newest_library_comes_first(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_library(library())
-    find_kernel(INSTANCES[0], TARGET)
-    newer = Module()
-    monkeypatch.setattr(tvm_ffi, "load_module", lambda _: newer)
-    load_library(library())
-    find_kernel(INSTANCES[0], TARGET)("q", "k", "v", "o", 1.0)
-    assert not module.calls and len(newer.calls) == 1
-
-
-def test_what_is_loaded_is_at_hand_whatever_became_of_its_file(module: Module) -> None:
-    lacking = KernelId(replace(INSTANCES[0].config, B_c=32))
-    load_library(library())  # its file does not exist
+    load_module(module_of(INSTANCES[0]), INSTANCES[0], TARGET)  # its file does not exist
     assert is_at_hand(INSTANCES[0], TARGET)
     assert not is_at_hand(lacking, TARGET)
 
@@ -140,10 +144,10 @@ def test_the_distance_of_configurations_is_the_fields_that_differ() -> None:
     assert find_distance(sm80[0], sm90[0]) == find_distance(sm90[0], sm80[0]) > furthest
 
 
-def test_the_three_closest_are_named(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_three_closest_are_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASHSMITH_BUILD", "0")
     monkeypatch.setattr("flashsmith.runtime.kernels.built_instances", lambda _: set())
-    load_library(library())
+    load_all()
     base = INSTANCES[0].config
     with pytest.raises(KernelNotFoundError) as caught:
         find_kernel(KernelId(replace(base, B_c=32)), TARGET)
@@ -154,8 +158,8 @@ def test_the_three_closest_are_named(module: Module, monkeypatch: pytest.MonkeyP
     assert len(set(closest)) == 3
 
 
-def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) -> None:
-    load_library(library())
+def test_a_call_passes_everything_in_the_order_of_the_host(host: Host) -> None:
+    load_all()
     kernel = find_kernel(INSTANCES[3], TARGET)
     assert kernel("q", "k", "v", "o", 0.25) == 0.5
     scales = Scales(k_scale="s")
@@ -163,14 +167,15 @@ def test_a_call_passes_everything_in_the_order_of_the_library(module: Module) ->
     sinks = CallArgs(sinks="s", window_right=5)
     assert kernel("q", "k", "v", "o", 0.25, block_table="t", extras=sinks) == 0.5
     causal = (*[None] * 10, 0.0, -1, 0, False, -1, 0, 1, 0.0)
-    assert module.calls == [
-        (3, False, "q", "k", "v", "o", None, *NO_SCALES, None, None, 0.25, *causal),
-        (3, True, "q", "k", "v", "o", "l", None, "s", None, None, "w", 0.25, *causal),
-        (3, False, "q", "k", "v", "o", None, *NO_SCALES, "t", None, 0.25, *sinks),
+    name = INSTANCES[3].name
+    assert host.calls == [
+        (name, False, "q", "k", "v", "o", None, *NO_SCALES, None, None, 0.25, *causal),
+        (name, True, "q", "k", "v", "o", "l", None, "s", None, None, "w", 0.25, *causal),
+        (name, False, "q", "k", "v", "o", None, *NO_SCALES, "t", None, 0.25, *sinks),
     ]
 
 
-# These kernels are in a real library.
+# These kernels are real.
 
 BUILT = [
     KernelId(parse_kernel_name_into_config(name), variant)
@@ -184,13 +189,9 @@ BUILT = [
 
 
 @pytest.fixture(scope="module")
-def real() -> Any:
-    return tvm_ffi.load_module(str(build_library(BUILT, Target.emulator()).path))
-
-
-def plan_of(real: Any, instance: KernelId) -> Callable[..., Any]:
-    kind = type(instance.config).__name__
-    return real.find_kernel(instance.name, kind, *fields_of(instance))["plan"]  # type: ignore[no-any-return]
+def plans() -> list[Callable[..., Any]]:
+    """Returns the operation ``plan`` of each kernel, as it comes from C++."""
+    return [each.operations["plan"] for each in find_kernels(BUILT, Target.emulator())]
 
 
 def test_names_tell_kernels_apart_by_every_field() -> None:
@@ -204,10 +205,10 @@ def test_names_tell_kernels_apart_by_every_field() -> None:
             assert changed.name != instance.name, field.name
 
 
-def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: Any) -> None:
+def test_the_call_in_python_has_the_arguments_that_the_host_declares() -> None:
     """The arguments are those of ``Kernel.__call__`` and ``CallArgs``, with the shapes and dtypes
-    that the library checks."""
-    declared = [dict(argument) for argument in real.arguments("forward")]
+    that the host checks."""
+    declared = [dict(argument) for argument in load_host().arguments("forward")]
     parameters = inspect.signature(Kernel.__call__).parameters
     for argument in declared:  # each element of the list has a line
         argument["name"] = re.sub(r"\[\d\]", "", str(argument["name"]))
@@ -227,11 +228,10 @@ def test_the_call_in_python_has_the_arguments_that_the_library_declares(real: An
     assert {a["name"] for a in declared if a["use"] == "written"} == {"o", "lse"}
 
 
-def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
+def test_a_plan_says_what_is_launched(plans: list[Callable[..., Any]]) -> None:
     """The emulator has four SMs, and the two families count thread blocks differently."""
-    del module
     q, k = torch.zeros(2, 130, 4, 64).half(), torch.zeros(2, 70, 2, 64).half()
-    mma, wgmma = (plan_of(real, BUILT[i]) for i in (0, 4))
+    mma, wgmma = plans[0], plans[4]
     plan = Plan.of(mma(q, k, k, q, None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS))
     assert plan == Plan((Launch((3, 4, 2), 1, 128, 3 * 64 * 64 * 2),), 0, 0)
     tensors = (t.bfloat16() for t in (q, k, k, q))
@@ -256,16 +256,46 @@ def test_a_plan_says_what_is_launched(real: Any, module: Module) -> None:
     ],
 )
 def test_an_argument_of_another_type_is_named(
-    real: Any, index: int, given: Any, words: str
+    plans: list[Callable[..., Any]], index: int, given: Any, words: str
 ) -> None:
     q = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
     arguments = [q, q, q, torch.empty_like(q), None, *NO_SCALES, None, None, 1.0, *FULL_EXTRAS]
     arguments[index] = given
     with pytest.raises(TypeError, match=words):
-        plan_of(real, BUILT[0])(*arguments)
+        plans[0](*arguments)
 
 
 @pytest.mark.parametrize("count", [10, 12, 28, 30])
-def test_another_number_of_arguments_is_refused(real: Any, count: int) -> None:
+def test_another_number_of_arguments_is_refused(
+    plans: list[Callable[..., Any]], count: int
+) -> None:
     with pytest.raises(TypeError, match=f"takes 11 or 29 arguments, but got {count}"):
-        plan_of(real, BUILT[0])(*[1] * count)
+        plans[0](*[1] * count)
+
+
+# ---- threads ----
+
+
+def test_threads_that_load_kernels_at_once_get_one_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All start at once, each with another order, and nothing is loaded yet."""
+    monkeypatch.setattr(kernels, "_loaded", {})
+    monkeypatch.setattr(host_library, "_module", None)
+    connected: list[Any] = []
+    monkeypatch.setattr(LaunchCache, "connect", lambda _, module: connected.append(module))
+    start = threading.Barrier(8)
+
+    def load(first: int) -> list[Kernel]:
+        start.wait(30)
+        wanted = BUILT[first % len(BUILT) :] + BUILT[: first % len(BUILT)]
+        kernels.load_kernels(wanted, Target.emulator())
+        return [find_kernel(each, Target.emulator()) for each in BUILT]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(load, range(8)))
+    for of_thread in found:
+        assert all(a is b for a, b in zip(of_thread, found[0], strict=True))
+    assert [kernel.instance for kernel in found[0]] == BUILT
+    assert len({id(kernel.module) for kernel in found[0]}) == 1
+    assert len(connected) == 1, "the launch cache is that of one host library"
