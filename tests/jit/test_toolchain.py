@@ -13,6 +13,7 @@ from flashsmith.errors import ToolchainError
 from flashsmith.jit import (
     SourceTree,
     Target,
+    build_host,
     build_kernels,
     find_cuda_toolkit,
     find_cxx,
@@ -126,13 +127,17 @@ def test_bad_chosen_cxx(
         find_cxx()
 
 
-def test_cxx_without_cxx20(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_host", [False, True])
+def test_cxx_without_cxx20(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_host: bool) -> None:
+    """The host library may be there, of a newer compiler or a wheel; kernels need the compiler."""
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
+    sources = SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
+    if has_host:
+        build_host(sources=sources)
     old = 'case "$*" in *-std=c++20*) echo "unrecognized \'-std=c++20\'"; exit 1;; esac'
     path = tiny.make_compiler(tmp_path / "old", tmp_path / "log", version="c++ (Old) 7.1.0")
     path.write_text(path.read_text().replace("exec c++", f"{old}\nexec c++"))
     monkeypatch.setenv("FLASHSMITH_CXX", str(path))
-    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(tmp_path / "cache"))
-    sources = SourceTree(tiny.make_csrc(tmp_path / "csrc"), tiny.generate)
     with pytest.raises(ToolchainError, match=r"7\.1\.0.* cannot compile C\+\+20: .*unrecognized"):
         build_kernels(INSTANCES[:1], EMULATOR, sources=sources)
 

@@ -51,12 +51,12 @@ class KernelCompiler(Protocol):
         """The name of the module's file."""
 
     @property
-    def libc(self) -> str:
-        """The C library that the module needs; empty: none."""
-
-    @property
     def emulator(self) -> str:
         """The hash of the emulator's sources, whose functions the module calls; empty for GPUs."""
+
+    @property
+    def libc(self) -> str:
+        """The C library that the module needs; empty: none."""
 
     def require_cxx20(self) -> None:
         """Raises ToolchainError unless the C++ compiler, if one is used, supports C++20."""
