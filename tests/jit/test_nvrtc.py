@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -52,12 +54,9 @@ SM_80 = Target.cuda("sm_80")
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the NVRTC that is installed."""
+    """Returns the NVRTC that is installed, as the tests require."""
     monkeypatch.delenv("FLASHSMITH_NVRTC", raising=False)
-    try:
-        return find_nvrtc().library
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    return find_nvrtc().library
 
 
 @pytest.fixture
@@ -137,6 +136,62 @@ def test_it_makes_the_functions_that_nvcc_makes(
         pytest.skip(f"nothing to compare with: {error}")
     same, _ = compiled(nvcc, instance, tmp_path / "nvcc")
     assert functions == functions_in(same.read_bytes())
+
+
+# ---- how it runs ----
+
+
+def run_program(folder: Path, *options: str, out: str = "small.cubin", **variables: str) -> str:
+    """Returns the exit status and the output of the program that compiles a small source."""
+    source = folder / "small.cu"
+    source.write_text("__global__ void kernel(float *x) { *x += 1; }\n")
+    command = find_nvrtc().command(["-arch=sm_80", *options])
+    done = subprocess.run(
+        [*command, source, "-o", folder / out],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return f"{done.returncode} {done.stdout}"
+
+
+def test_the_driver_is_not_loaded(library: Path, tmp_path: Path) -> None:
+    """NVRTC 12.9 and newer looks into the driver's cache of compiled code unless it is told not
+    to."""
+    output = run_program(tmp_path, LD_DEBUG="files")
+    assert output.startswith("0 ")
+    assert "libnvrtc-builtins.so" in output
+    assert "libcuda.so" not in output
+
+
+def test_builtins_are_found_beside_the_file_that_a_link_names(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = find_nvrtc()
+    link = tmp_path / "another-name.so"
+    link.symlink_to(library)
+    monkeypatch.setenv("FLASHSMITH_NVRTC", str(link))
+    assert find_nvrtc().identity == before.identity
+    assert run_program(tmp_path).startswith("0 ")
+
+
+@pytest.mark.parametrize(
+    ("option", "out", "message"),
+    [
+        ("-w", "no/small.cubin", "failed: .*No such file or directory: '.*/no/small.cubin'"),
+        ("--unknown", "out", r"--unknown found\n.*nvrtcCompileProgram failed: invalid option"),
+    ],
+)
+def test_a_failure_is_a_sentence(
+    library: Path, tmp_path: Path, option: str, out: str, message: str
+) -> None:
+    output = run_program(tmp_path, option, out=out)
+    assert re.match(rf"1 .*{message}", output, re.DOTALL), output
+    assert "Traceback" not in output
+
+
+# ---- a build ----
 
 
 def tiny_sources(folder: Path) -> SourceTree:
@@ -263,7 +318,9 @@ def test_a_named_library_is_taken(library: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FLASHSMITH_NVRTC", str(library))
     found = find_nvrtc()
     assert (found.library, found.found_by) == (library, "FLASHSMITH_NVRTC")
-    assert found.identity == before.identity and str(library) not in found.identity
+    assert found.identity == before.identity
+    assert re.fullmatch(rf"NVRTC {found.version}, CL-\d+", found.identity)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found.version)
     assert {80, 90} <= {*found.archs}
 
 
@@ -292,6 +349,13 @@ def fake(folder: Path, version: str) -> Path:
     {version}
     int nvrtcGetNumSupportedArchs(int *count) {{ *count = 1; return 0; }}
     int nvrtcGetSupportedArchs(int *archs) {{ *archs = 80; return 0; }}
+    const char *nvrtcGetErrorString(int) {{ return "NVRTC_ERROR_INTERNAL_ERROR"; }}
+    int nvrtcCreateProgram(void *, char *, char *, int, void *, void *) {{ return 0; }}
+    int nvrtcCompileProgram(void *, int, void *) {{ return 0; }}
+    int nvrtcGetProgramLogSize(void *, unsigned long *size) {{ *size = 1; return 0; }}
+    int nvrtcGetProgramLog(void *, char *log) {{ *log = 0; return 0; }}
+    int nvrtcGetPTXSize(void *, unsigned long *size) {{ *size = 1; return 0; }}
+    int nvrtcGetPTX(void *, char *ptx) {{ *ptx = 0; return 0; }}
     }}
     """
     (folder / "fake.cpp").write_text(source)
@@ -305,11 +369,15 @@ def fake(folder: Path, version: str) -> Path:
     ("version", "message"),
     [
         ("", "does not answer: .*undefined symbol: nvrtcVersion"),
-        ("int nvrtcVersion(int *, int *) { return 7; }", "nvrtcVersion failed with 7"),
+        ("int nvrtcVersion(int *, int *) { return 7; }", "nvrtcVersion failed: internal error"),
         ("int nvrtcVersion(int *, int *) { __builtin_trap(); }", "it ended with -"),
         (
             "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 4; return 0; }",
             "is of CUDA 12.4; 12.8 or newer is needed",
+        ),
+        (
+            "int nvrtcVersion(int *a, int *b) { *a = 14; *b = 0; return 0; }",
+            "does not tell its build in PTX",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Nvrtc:
     """An NVRTC that was found and answers."""
 
     library: Path
-    version: str  # of CUDA: '13.0'
+    version: str  # '13.0.88'
     found_by: str  # 'FLASHSMITH_NVRTC' or 'cuda-pathfinder'
     identity: str  # for cache keys, wherever it is installed
     archs: tuple[int, ...]  # it compiles for: 90 is sm_90
@@ -94,12 +95,14 @@ def _probe(path: Path, found_by: str, stamp: tuple[int, int]) -> Nvrtc:
             (done.stdout + done.stderr).strip().splitlines() or [f"it ended with {done.returncode}"]
         )[-1]
         raise ToolchainError(f"NVRTC {path} does not answer: {why}; {INSTALL_NVRTC}")
-    (major, minor), archs = json.loads(done.stdout)
+    (major, minor), archs, ptx = json.loads(done.stdout)
     if (major, minor) < OLDEST_CUDA:
         oldest = ".".join(map(str, OLDEST_CUDA))
         raise ToolchainError(
             f"NVRTC {path} is of CUDA {major}.{minor}; {oldest} or newer is needed; {INSTALL_NVRTC}"
         )
-    # The library does not tell its build; its size is that of one build alone, near enough.
-    identity = f"NVRTC {major}.{minor}, {stamp[1]} bytes"
-    return Nvrtc(path, f"{major}.{minor}", found_by, identity, tuple(archs))
+    # Two builds of a version may differ. Only the comment in PTX tells them apart.
+    build = re.search(r"Compiler Build ID: (\S+)\W+Cuda compilation tools, .*, V([\d.]+)", ptx)
+    if build is None:
+        raise ToolchainError(f"NVRTC {path} does not tell its build in PTX; {INSTALL_NVRTC}")
+    return Nvrtc(path, build[2], found_by, f"NVRTC {build[2]}, {build[1]}", tuple(archs))
