@@ -12,7 +12,8 @@ import pytest
 
 from flashsmith.configs import KernelId, get_kernel_configs
 from flashsmith.errors import ToolchainError
-from flashsmith.jit import find_cuda_toolkit
+from flashsmith.jit import find_cuda_toolkit, find_cxx
+from flashsmith.jit.kernel_compilers import NvccCompiler
 from flashsmith.jit.units import TranslationUnit
 from support.scripts import load_script
 
@@ -20,6 +21,13 @@ from support.scripts import load_script
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
     return load_script("tools/build/compilers.py")
+
+
+def nvcc() -> NvccCompiler:
+    try:
+        return NvccCompiler(find_cuda_toolkit(), find_cxx())
+    except ToolchainError as error:
+        pytest.skip(str(error))
 
 
 def row(tool: ModuleType, **changes: Any) -> Any:
@@ -30,16 +38,13 @@ def row(tool: ModuleType, **changes: Any) -> Any:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_sample_of_what_is_chosen_is_as_expected(tool: ModuleType, arch: str) -> None:
     """The sample is a kernel of each family and operation."""
-    try:
-        version = find_cuda_toolkit().nvcc.version
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    compiler = nvcc()
     kernels = tool.sample_of(tool.chosen_kernels(arch), 1)
     kinds = {(kernel.config.family, kernel.config.operation) for kernel in kernels}
     families = {"sm80", "sm90"} if arch == "sm_90a" else {"sm80"}
     backward_and_decode = {(f, o) for f in families for o in ("backward", "decode")}
     assert kinds == backward_and_decode | {("sm90" if arch == "sm_90a" else "sm80", "forward")}
-    rows = [*tool.rows_of(kernels, arch, "nvcc", version, tool.with_nvcc, 1)]
+    rows = [*tool.rows_of(kernels, arch, "nvcc", compiler.cuda.nvcc.version, compiler, 1)]
     assert len(rows) == len(kernels)
     assert all(each.registers > 0 for each in rows)
     assert not [each for each in rows if each.is_unexpected]
@@ -54,16 +59,15 @@ def test_what_is_unexpected(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -
         assert row(tool, **{field: "words"}).is_unexpected
 
 
-def test_a_failure_is_a_row_with_the_first_error(tool: ModuleType) -> None:
-    def fail(unit: TranslationUnit, arch: str, folder: Path) -> Any:
+def test_a_failure_is_a_row_with_the_first_error(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(unit: TranslationUnit, folder: Path) -> Any:
         return tool.Made(None, f"a note\n{folder}/x.cu(1): error: no such thing\nan end")
 
-    try:
-        find_cuda_toolkit()
-    except ToolchainError as error:
-        pytest.skip(str(error))
+    monkeypatch.setattr(tool, "_compile", fail)
     kernel = KernelId(get_kernel_configs("backward")[0])
-    (found,) = tool.rows_of([kernel], "sm_80", "nvcc", "13.0", fail, 1)
+    (found,) = tool.rows_of([kernel], "sm_80", "nvcc", "13.0", nvcc(), 1)
     assert found.failure == "./x.cu(1): error: no such thing"
     assert found.kernel == kernel.name
 
