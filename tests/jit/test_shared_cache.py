@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import support.tiny_build as tiny
+from flashsmith.cli import app
 from flashsmith.errors import CacheError
 from flashsmith.jit import (
     KernelCache,
@@ -47,15 +49,16 @@ def files_in(folder: Path) -> list[Path]:
 # ---- a folder that a build fills ----
 
 
-def test_a_folder_gets_all_kernels_and_the_host_whatever_the_own_cache_has(
-    workshop: Workshop,
+def test_a_folder_gets_all_kernels_and_the_host_whatever_other_caches_have(
+    workshop: Workshop, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop.build()
+    workshop.build(2)
     before = files_in(workshop.cache)
     root = fill(workshop, workshop.root / "out", count=2)
     assert files_in(workshop.cache) == before
     assert {path.name for path in root.iterdir()} == {"kernels", "hosts"}
     shutil.rmtree(workshop.cache)
+    monkeypatch.delenv("FLASHSMITH_SHARED_CACHE")
     root.rename(workshop.cache)
     assert workshop.new_compilations(2) == []
 
@@ -73,6 +76,16 @@ def test_a_folder_of_other_files_is_refused(workshop: Workshop) -> None:
     workshop.build()
     with pytest.raises(CacheError, match=rf"{workshop.cache} is your kernel cache"):
         KernelCache(workshop.cache).require_for_products()
+
+
+def test_the_command_refuses_such_a_folder_before_anything_is_built(workshop: Workshop) -> None:
+    mine = workshop.root / "objects" / "mine.o"
+    mine.parent.mkdir()
+    mine.write_text("")
+    command = ["build", "-k", INSTANCES[0].name, "--target", "emulator"]
+    result = CliRunner().invoke(app, [*command, "--out", str(workshop.root)])
+    assert result.exit_code == 1 and "has other files" in result.stderr
+    assert mine.exists() and not workshop.log.exists()
 
 
 # ---- a shared cache ----
@@ -128,6 +141,7 @@ def test_what_cannot_be_loaded_here_is_left_and_built_in_the_own_cache(
     workshop: Workshop, shared: Path
 ) -> None:
     (module,), library = workshop.find(), workshop.host
+    KernelCache().create()
     for entry in (module, library):
         entry.set_aside()
         assert entry.path.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import kind_of, loads_here, platform_here, platform_of
-from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches, has_fields
+from flashsmith.jit.cache import KernelCache, entry_name, find_caches, has_fields
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,
@@ -20,6 +20,7 @@ from flashsmith.jit.compile import (
 )
 from flashsmith.jit.kernel_compilers import HostToolchain
 from flashsmith.jit.lint import Lint
+from flashsmith.jit.loadable import Loadable
 from flashsmith.jit.ninja_files import FailedJob, response_file, run_ninja, shell_value
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
 from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
@@ -46,37 +47,17 @@ build {output}: link
   linker = {linker}
 """
 _OBJECTS_FILE = "objects.txt"
-_refused: set[tuple[Path, float]] = set()
 
 
 @dataclass(frozen=True)
-class HostLibrary:
+class HostLibrary(Loadable):
     """A host library in the cache, checked against its manifest."""
-
-    directory: Path
-    manifest: Manifest
-
-    @property
-    def path(self) -> Path:
-        return self.directory / str(self.manifest["artifact"]["file"])
 
     @property
     def is_for_here(self) -> bool:
-        """Whether this machine's loader should accept the library, judged by its manifest."""
+        """Whether this process should load the library, judged by its manifest."""
         could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
-        return could_be and self._identity not in _refused
-
-    def refuse(self) -> None:
-        """Makes ``find_host`` skip the library in this process, which could not load it."""
-        _refused.add(self._identity)
-
-    def set_aside(self) -> None:
-        """Moves the library to the failures, so that it is built anew."""
-        KernelCache().set_aside(self.directory, self.manifest)
-
-    @property
-    def _identity(self) -> tuple[Path, float]:
-        return self.directory, self.manifest["created"]
+        return could_be and not self.is_refused
 
 
 def find_host(

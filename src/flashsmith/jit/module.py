@@ -10,28 +10,20 @@ from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
 from flashsmith.jit.binary import loads_here
-from flashsmith.jit.cache import KernelCache, Manifest, find_caches, has_fields
+from flashsmith.jit.cache import KernelCache, find_caches, has_fields
 from flashsmith.jit.kernel_compilers import archs_of
 from flashsmith.jit.lint import Lint
+from flashsmith.jit.loadable import Loadable
 from flashsmith.jit.ptxas import KernelResources
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree, emulator_hash, kernel_sources
 from flashsmith.jit.target import Target
 from flashsmith.jit.units import FORMAT
 
-_refused: set[tuple[Path, float]] = set()
-
 
 @dataclass(frozen=True)
-class Module:
+class Module(Loadable):
     """A compiled kernel in the cache, checked against its manifest: a cubin for one architecture,
     or a shared object for the emulator."""
-
-    directory: Path
-    manifest: Manifest
-
-    @property
-    def path(self) -> Path:
-        return self.directory / str(self.manifest["artifact"]["file"])
 
     @property
     def name(self) -> str:
@@ -60,26 +52,10 @@ class Module:
     def is_for_here(self) -> bool:
         """Whether this process should load the module: its code is right, and this machine's loader
         should take it, judged by its manifest."""
-        if self.lint.early_releases or self._identity in _refused:
+        if self.lint.early_releases or self.is_refused:
             return False
         binary, libc = self.manifest["binary"], self.manifest["libc"]
         return self.target.kind == "cuda" or loads_here(binary, libc)
-
-    def refuse(self) -> None:
-        """Makes look-ups skip the module in this process, which could not load it.
-
-        The module remains in the cache: other machines that share the cache may load it.
-        """
-        _refused.add(self._identity)
-
-    def set_aside(self) -> None:
-        """Moves the module to the failures, so that it is built anew."""
-        KernelCache().set_aside(self.directory, self.manifest)
-
-    @property
-    def _identity(self) -> tuple[Path, float]:
-        """The folder and time of creation; a rebuilt module of the same name has another time."""
-        return self.directory, self.manifest["created"]
 
 
 def find_modules(
