@@ -36,6 +36,7 @@ from flashsmith.lab.commands import profile as lab_profile
 from flashsmith.lab.commands.reporter import Reporter
 from flashsmith.reference import reference_attention
 from support.bench import play_peers
+from support.caches import kernel_free_cache
 from support.ncu import BEST, BUFFERED, HELD, RECORDED, TOOLS, WORKLOAD, recorded
 from support.workloads import changed, square
 
@@ -103,7 +104,7 @@ def test_the_target_reads_its_own_command_line(
 def test_kernels_are_not_built_where_that_is_off(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(settings.CACHE_DIR.name, str(tmp_path))
+    monkeypatch.setenv(settings.CACHE_DIR.name, str(kernel_free_cache(tmp_path / "cache").root))
     monkeypatch.setenv(settings.BUILD.name, "off")
     config = replace(parse_kernel_name_into_config(BEST), n_warps=8)  # no other test loads it
     with pytest.raises(KernelNotFoundError, match=settings.BUILD.name):

@@ -122,7 +122,7 @@ def test_a_cache_that_others_can_write_is_a_problem(tmp_path: Path) -> None:
     checks, _ = diagnose(code=1)
     assert f"chmod 700 {folder}" in checks["cache"]["found"]
     folder.chmod(0o700)
-    assert "0 libraries, 0.0 MB" in diagnose()[0]["cache"]["found"]
+    assert "0 kernels, 0.0 MB" in diagnose()[0]["cache"]["found"]
 
 
 def test_a_wrong_setting_is_shown_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def compile_all(sources: Sequence[Path], folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The object files of the kernels and of the emulator that runs them."""
+    """Returns the object files of the kernels and of the emulator that runs them."""
     folder = tmp_path_factory.mktemp("objects")
     kernels = codegen.write(HELD, folder)[1:]
     return compile_all([*kernels, *sorted((CSRC / "emulator").glob("*.cpp"))], folder)

@@ -113,7 +113,7 @@ def test_each_step_of_the_look_up_names_what_there_is() -> None:
     page = (DOCS / "config-to-kernel.md").read_text()
     section = page.partition("## 5. Find and launch\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\| .+ \| `([\w/.]+)` \| `([\w.]+)` \|$", section, re.MULTILINE)
-    assert {"load_kernel", "from_fields", "KernelFunctions", "_look_up"} <= {
+    assert {"load_kernel", "from_fields", "KernelFunctions", "find_modules"} <= {
         name for _, name in steps
     }
     for file, name in steps:

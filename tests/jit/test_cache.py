@@ -295,7 +295,7 @@ def test_a_module_is_found_for_its_architecture_alone(
 def test_a_module_for_gpus_is_for_every_machine(
     workshop: Workshop, kind: str, is_found: bool
 ) -> None:
-    """The driver loads it, so neither the processor nor the C library matters."""
+    """The processor and the C library do not matter, because the driver loads it."""
     (module,) = workshop.build()
     target = EMULATOR
     if kind == "cuda":

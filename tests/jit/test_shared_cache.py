@@ -64,7 +64,7 @@ def test_a_folder_gets_all_kernels_and_the_host_whatever_other_caches_have(
 
 
 def test_a_folder_of_other_files_is_refused(workshop: Workshop) -> None:
-    """What only builds need is removed in the end: a folder `objects` may be somebody's own."""
+    """A build removes such folders in the end, and `objects` may be somebody's own."""
     root = workshop.root / "project"
     (root / "objects").mkdir(parents=True)
     (root / "README").write_text("mine")

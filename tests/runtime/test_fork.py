@@ -179,7 +179,7 @@ def test_a_child_computes_as_its_parent_does() -> None:
 
 
 def test_a_child_loads_kernels_that_its_parent_has_not() -> None:
-    """The real host library loads modules in a child of a fork."""
+    """The real host library is loaded before the fork, and modules in the child."""
     q = torch.randn(1, 64, 1, 64).half()
     expected = attention(q, q, q, causal=True)
     forgotten = dict(kernels._loaded)

@@ -56,7 +56,8 @@ class KernelCache:
     def __init__(
         self, root: Path | None = None, *, owner: int | None = None, is_packaged: bool = False
     ) -> None:
-        """
+        """Names the folder; nothing is created.
+
         root: The folder; default: FLASHSMITH_CACHE_DIR, else the user's cache directory.
         owner: A user whose files are loaded, too.
         is_packaged: Whether the cache is a part of the package, whose code is trusted anyway.

@@ -41,7 +41,7 @@ class Module(Loadable):
 
     @property
     def resources(self) -> list[KernelResources]:
-        """What ptxas reports of each function; empty for the emulator."""
+        """The figures that ptxas reports of each function; empty for the emulator."""
         return [KernelResources(**figures) for figures in self.manifest["resources"]]
 
     @property

@@ -19,7 +19,7 @@ _WAITING = "waiting for another process that builds the same"
 
 
 class Shelf(Protocol[BuiltCo]):
-    """Where compiled units of one kind lie in the cache."""
+    """The place of compiled units of one kind in the cache."""
 
     def read(self, unit: TranslationUnit) -> BuiltCo | None:
         """Returns what was built from a unit; None if it is not there."""

@@ -9,7 +9,7 @@
 
 namespace flashsmith {
 
-// What Python says of a kernel that it loads.
+// The properties of a kernel that Python loads.
 struct KernelDescription {
   std::string name;  // short form and variant, for messages
   Kind kind;

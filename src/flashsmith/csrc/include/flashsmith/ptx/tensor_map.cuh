@@ -15,7 +15,7 @@ namespace flashsmith::ptx {
 using TensorMap = emulator::TensorMap;
 using Swizzle = emulator::Swizzle;
 #else
-// What cuTensorMapEncodeTiled writes. The struct of cuda.h is aligned to 64 bytes by CUDA 12, and
+// cuTensorMapEncodeTiled writes this struct. That of cuda.h is aligned to 64 bytes by CUDA 12, and
 // to 128 by CUDA 13.
 struct alignas(128) TensorMap {
   uint64_t words[16];
