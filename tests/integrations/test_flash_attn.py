@@ -60,8 +60,8 @@ def test_signatures_are_those_of_flash_attention(name: str) -> None:
     by_position = [p.replace(annotation=p.empty) for p in parameters if p.kind != p.KEYWORD_ONLY]
     assert ", ".join(map(str, by_position)) == SIGNATURES[name]
     own = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
-    public = name.startswith("flash") and "kvcache" not in name
-    assert own == (["sinks", "return_lse", "out", "config"] if public else [])
+    of_public = ["sinks"] if "kvcache" in name else ["sinks", "return_lse", "out", "config"]
+    assert own == (of_public if name.startswith("flash") else [])
 
 
 def random(*shape: int) -> torch.Tensor:

@@ -160,7 +160,7 @@ def test_failed_compile_is_no_entry(workshop: Workshop) -> None:
 
 
 def test_the_kernels_before_a_failure_are_kept(workshop: Workshop) -> None:
-    """Compilers that run beside the one that fails finish their files."""
+    """Compilers are not stopped when another one fails."""
     wait = f"while [ ! -e {workshop.root}/failed ]; do sleep 0.1; done; sleep 0.5"
     tiny.make_compiler(
         workshop.compiler,

@@ -159,6 +159,6 @@ def test_the_setting_puts_the_log_on_stderr(value: str, monkeypatch: pytest.Monk
 def test_a_kernel_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = half()
     flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]
-    monkeypatch.setattr(kernels, "_look_up", lambda *_: pytest.fail("looked up again"))
+    monkeypatch.setattr(kernels, "load_kernels", lambda *_: pytest.fail("looked up again"))
     monkeypatch.setattr(launch, "find_kernel", lambda *_: pytest.fail("found again"))
     flashsmith.forward(CONFIG, **tensors)  # type: ignore[arg-type]

@@ -225,13 +225,13 @@ def test_a_kernel_is_built_when_it_is_first_called(
     assert 0.1 < float(last.split()[-2]) < 600
     assert out == ""
 
-    built = list(own_cache.libraries.iterdir())
+    built = list(own_cache.kernels.iterdir())
     flashsmith.forward(UNBUILT, *qkv)
     assert capfd.readouterr() == ("", "")
 
     other = _forward_in_another_process(UNBUILT)
     assert (other.stdout, other.stderr) == ("(1, 64, 1, 128)\n", "")
-    assert list(own_cache.libraries.iterdir()) == built
+    assert list(own_cache.kernels.iterdir()) == built
 
 
 def _forward_in_another_process(

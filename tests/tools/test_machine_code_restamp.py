@@ -147,10 +147,3 @@ def test_functions_of_a_cubin_are_compared_without_their_names() -> None:
     for other in ((".text.b", 51, B), (".text.b", 50, B[:-1] + b"\3"), (".text.b", 50, B[:32])):
         assert tool.functions_in(cubin((".text.a", 40, A), other)) != usual
     assert len(tool.functions_in(cubin((".text.a", 40, A)))) == 1
-
-
-def test_the_cubins_of_a_fatbin_are_found_in_its_order() -> None:
-    tool = load_script("tools/build/_cubins.py")
-    first, second = (cubin((".text.a", 40, code)) for code in (A, B))
-    both = tool.cubins_in(b"fatbin".ljust(16) + first.ljust(-(-len(first) // 8) * 8) + second)
-    assert [tool.functions_in(each)[0][0] for each in both] == [2, 4]

@@ -1,4 +1,4 @@
-"""What the modules of kernels and the host library have in common: files that are loaded."""
+"""The base of modules and of the host library: files in a cache that are loaded."""
 
 from __future__ import annotations
 
