@@ -57,7 +57,9 @@ class TranslationUnit(Source):
 def plan_host(toolchain: HostToolchain, csrc: Path) -> list[TranslationUnit]:
     """Returns the units of the host library."""
     includes = [*host_roots(csrc), toolchain.tvm_ffi.include]
-    paths = [*(f"-I{path}" for path in includes), f"-ffile-prefix-map={csrc}/="]
+    # Errors name the files of headers, too; the names of folders on this machine are left out.
+    maps = [f"-ffile-prefix-map={path}/=" for path in (csrc, toolchain.tvm_ffi.include)]
+    paths = [*(f"-I{path}" for path in includes), *maps]
     units = []
     for source in host_sources(csrc):
         is_hidden = not source.label.startswith(EMULATOR_FOLDER)
