@@ -19,7 +19,8 @@ from flashsmith.runtime import host, kernels
 from support.tiny_build import EMULATOR, INSTANCES
 from support.workshop import HOST_FILES, KERNEL_FILES, Workshop
 
-# The result links, but the loader refuses it, because it needs a library that no machine has.
+# The result links, but the loader refuses it, because it needs a library that no machine has. Each
+# compiler makes one of its own, because compilers run side by side.
 _UNLOADABLE = """\
 case " $* " in *{what}*)
   c++ -shared -x c++ /dev/null -o {nobody}
@@ -89,7 +90,7 @@ def load(count: int = 1) -> None:
 def make_unloadable(workshop: Workshop, what: str) -> str:
     """Makes the compiler link what cannot be loaded; returns the honest compiler."""
     honest = workshop.compiler.read_text()
-    lie = _UNLOADABLE.format(what=what, nobody=workshop.root / "libnobody.so")
+    lie = _UNLOADABLE.format(what=what, nobody=f"{workshop.root}/libnobody-$$.so")
     workshop.compiler.write_text(honest.replace('exec c++ "$@"', lie + 'exec c++ "$@"'))
     return honest
 
