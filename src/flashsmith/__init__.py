@@ -1,8 +1,10 @@
 """FlashAttention kernels for NVIDIA GPUs, declared as configurations in Python.
 
-    import flashsmith o = flashsmith.attention(q, k, v, causal=True) # a configuration is chosen for
-    you o = flashsmith.forward(cfg, q, k, v) # this one: see flashsmith.configs o =
-    flashsmith.decode(None, q, k_cache, v_cache, cache_seqlens=lengths)
+    import flashsmith
+
+    o = flashsmith.attention(q, k, v, causal=True)  # a configuration is chosen for you
+    o = flashsmith.forward(cfg, q, k, v)  # this one: see flashsmith.configs
+    o = flashsmith.decode(None, q, k_cache, v_cache, cache_seqlens=lengths)
 
 flash_attn and integrations have the functions of other libraries, with their arguments.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from flashsmith.after_import import after_import
 from flashsmith.version import __version__
 
 if TYPE_CHECKING:
@@ -116,3 +119,8 @@ def _import(module: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# FlopCounterMode knows the operators that were registered before it began, so flashsmith's may not
+# wait for their first use. They do wait for the counter, whose module imports Triton.
+after_import("torch.utils.flop_counter", lambda: _import("flashsmith.ops.flops").register())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import flashsmith
-from flashsmith.ops import decode_operator, operators  # noqa: F401 - what they register
 
 OPS = torch.ops.flashsmith
 CU_Q = torch.tensor([0, 3, 3, 10], dtype=torch.int32)
@@ -140,3 +141,28 @@ def test_an_exported_graph_is_counted() -> None:
 
     layer = torch.export.export(Layer(), dense()).module()
     assert counted(layer, *dense()) == 2 * 2 * HEADS * 7 * 9 * FORWARD
+
+
+COUNT = """
+q = torch.randn(1, 10, 2, 64).half()
+with FlopCounterMode(display=False) as mode:
+    flashsmith.attention(q, q, q)
+    flashsmith.decode(None, q[:, :1], q, q)
+found = mode.get_total_flops()
+assert found == 2 * 2 * (10 * 10 + 1 * 10) * 128, found
+"""
+COUNTER = "from torch.utils.flop_counter import FlopCounterMode\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        f"{COUNTER}import flashsmith\n",
+        f"import flashsmith\n{COUNTER}",
+        f"import flashsmith\nflashsmith.attention\n{COUNTER}",
+    ],
+)
+def test_the_first_call_counts_whichever_is_imported_first(before: str) -> None:
+    """The counter copies torch's registry when it begins."""
+    done = subprocess.run([sys.executable, "-c", f"import torch\n{before}{COUNT}"])
+    assert done.returncode == 0

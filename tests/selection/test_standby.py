@@ -68,9 +68,9 @@ class World:
         self.looks.append(f"for {instance}")
         return instance in self.built
 
-    def existing(self, target: Target) -> set[KernelId]:
-        self.looks.append("for all")
-        return set(self.built)
+    def instances_at_hand(self, instances: set[KernelId], target: Target) -> set[KernelId]:
+        self.looks.append("for fallbacks")
+        return instances & self.built
 
     def go_on(self) -> None:
         """Lets all builds end."""
@@ -87,8 +87,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "build_apart": made.build,
         "is_loaded": lambda instance, _: instance in made.loaded,
         "is_at_hand": made.is_at_hand,
-        "existing_instances": made.existing,
-        "loaded_instances": lambda _: set(made.loaded),
+        "instances_at_hand": made.instances_at_hand,
         "forget_calls": made.forgotten.set,
         "_forget_calls_later": lambda: None,
         "_max_builders": lambda: made.builders,
@@ -243,7 +242,7 @@ def test_what_failed_is_looked_for_again_once_in_a_while(
     clock += 61
     for _ in range(2):
         assert at_hand(CHOSEN, FULL, CPU) == OTHER
-    assert world.looks == [f"for {KernelId(CHOSEN)}", "for all"]
+    assert world.looks == [f"for {KernelId(CHOSEN)}", "for fallbacks"]
     clock += 61
     world.built.add(KernelId(CHOSEN))
     assert at_hand(CHOSEN, FULL, CPU) == CHOSEN

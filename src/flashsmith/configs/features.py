@@ -36,12 +36,12 @@ class Feature:
         """The name for people: `stages_N`."""
         return _PLACE.sub(lambda place: place[0].strip("{}"), self.text)
 
-    @property
-    def pattern(self) -> str:
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
         """A regular expression that matches it, with a group for each number."""
         text = self.text.replace(_HASH, f"([0-9a-f]{{{_HASH_DIGITS}}})")
         text = re.sub(r"\{[A-Z]+\}", r"(\\d+)", text)
-        return f"(?:{text}|{self.former})" if self.former else text
+        return re.compile(f"(?:{text}|{self.former})" if self.former else text)
 
     def write(self, owner: object) -> str:
         """Returns the feature's text for `owner`; "" if it is left out."""
@@ -53,7 +53,7 @@ class Feature:
 
     def read(self, text: str) -> tuple[int, ...] | None:
         """Returns the fields' values if `text` is this feature, else None."""
-        match = re.fullmatch(self.pattern, text)
+        match = self.pattern.fullmatch(text)
         if not match:
             return None
         if text == self.former:

@@ -135,5 +135,5 @@ PAGED = Variant(varlen=True, paged=True)
 PAGE_ROWS = 16  # the rows of a page must be a multiple of this for bulk copies
 
 # A regular expression that matches every name.
-_PART = "|".join(feature.pattern for feature in FEATURES)
+_PART = "|".join(feature.pattern.pattern for feature in FEATURES)
 NAME_PATTERN = rf"{_NO_FEATURE}|(?:{_PART})(?:\+(?:{_PART}))*"

@@ -73,13 +73,17 @@ def find_modules(
 
     caches: The caches that are searched; default: ``find_caches``.
     """
-    wanted = sorted(set(instances))
+    asked = set(instances)
+    if not asked:
+        return {}
+    caches = find_caches() if caches is None else caches
+    folders = [(cache, cache.kernels_by_slug()) for cache in caches]
+    # Hashing the sources of a kernel takes longer than seeing that it has no entry.
+    wanted = sorted(each for each in asked if any(each.slug in of for _, of in folders))
     if not wanted:
         return {}
     present = _PresentSources(wanted, target, sources)
-    caches = find_caches() if caches is None else caches
     found = {}
-    folders = [(cache, cache.kernels_by_slug()) for cache in caches]
     for instance in wanted:
         entries = [
             module

@@ -16,7 +16,6 @@ from flashsmith.ops.checks import check_scale, needs_gradient
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.decode_calls import run
 from flashsmith.ops.decode_checks import check_rows, checked_splits
-from flashsmith.ops.flops import decode_flops, register_flops
 from flashsmith.ops.functions import Functions
 from flashsmith.ops.kv_cache import KVAppend, KVCache, lengths_in_a_tensor
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
@@ -101,6 +100,9 @@ for _appends, _has_out in product((False, True), repeat=2):
     _ARGUMENTS_OF[_name] = {each.name: each.default_value for each in _schema.arguments}
 
 
+NAMES = tuple(_ARGUMENTS_OF)
+
+
 def _given(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an operator's arguments by name; None for arguments of other operators."""
     defaults = _ARGUMENTS_OF[name]
@@ -139,4 +141,3 @@ for _name in _ARGUMENTS_OF:
     for _key in ("CUDA", "CPU"):
         _library.impl(_name, partial(_decode, _name), _key)
     torch.library.register_fake(f"flashsmith::{_name}", partial(_fake_decode, _name), lib=_library)
-register_flops(dict.fromkeys(_ARGUMENTS_OF, decode_flops))

@@ -7,17 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 _Formula = Callable[[dict[str, Any]], int]
 
 
-def register_flops(formulas: dict[str, _Formula]) -> None:
-    """Registers operators of flashsmith with FlopCounterMode.
+def register() -> None:
+    """Registers flashsmith's operators with torch's FlopCounterMode."""
+    from torch.utils.flop_counter import register_flop_formula  # imports Triton if it is installed
 
-    Args:
-        formulas: Operator names -> a function from its arguments, by name, to FLOPs.
-    """
+    from flashsmith.ops import decode_operator
+
+    formulas: dict[str, _Formula] = {
+        "attention_forward": forward_flops,
+        "attention_forward_out": forward_flops,
+        "attention_backward": backward_flops,
+        **dict.fromkeys(decode_operator.NAMES, decode_flops),
+    }
     for name, formula in formulas.items():
         operator = getattr(torch.ops.flashsmith, name)
         register_flop_formula(operator, get_raw=True)(_of_arguments(operator, formula))

@@ -22,7 +22,6 @@ from flashsmith.ops.checks import (
     refuse_out,
     refuse_second_derivative,
 )
-from flashsmith.ops.flops import backward_flops, forward_flops, register_flops
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, are_memory, flat
 from flashsmith.ops.sharding import let_dtensors_know
@@ -374,10 +373,3 @@ torch.library.register_fake("flashsmith::attention_forward_out", _fake_forward_o
 torch.library.register_fake("flashsmith::attention_backward", _fake_backward, lib=_library)
 _register_autograd("attention_forward", _forward, _attend_by_autograd)
 _register_autograd("attention_backward", _backward, _differentiate_by_autograd)
-register_flops(
-    {
-        "attention_forward": forward_flops,
-        "attention_forward_out": forward_flops,
-        "attention_backward": backward_flops,
-    }
-)

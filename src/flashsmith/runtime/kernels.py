@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import cast
 
@@ -19,7 +19,6 @@ from flashsmith.jit import (
     Target,
     build_kernels,
     built_instances,
-    find_module,
     find_modules,
 )
 from flashsmith.runtime.decoding import DecodeKernel
@@ -96,13 +95,20 @@ def existing_instances(target: Target) -> set[KernelId]:
     return loaded_instances(target) | built_instances(target)
 
 
+def instances_at_hand(instances: Iterable[KernelId], target: Target) -> set[KernelId]:
+    """Returns those of ``instances`` that ``find_kernel`` finds without building."""
+    asked = set(instances)
+    loaded = asked & loaded_instances(target)
+    return loaded | find_modules(asked - loaded, target).keys()
+
+
 def is_loaded(instance: KernelId, target: Target) -> bool:
     return instance in _loaded.get(target, {})
 
 
 def is_at_hand(instance: KernelId, target: Target) -> bool:
     """Returns whether ``find_kernel`` finds the kernel without building it."""
-    return is_loaded(instance, target) or find_module(instance, target) is not None
+    return bool(instances_at_hand([instance], target))
 
 
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:

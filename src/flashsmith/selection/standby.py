@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,11 +19,10 @@ from flashsmith.configs.registry import FORWARD, family_of
 from flashsmith.jit import Target, build_apart, default_jobs
 from flashsmith.runtime.device import target_of
 from flashsmith.runtime.kernels import (
-    existing_instances,
     find_distance,
+    instances_at_hand,
     is_at_hand,
     is_loaded,
-    loaded_instances,
 )
 from flashsmith.selection.choose import find_tables, forget_calls
 from flashsmith.selection.select import gpu_of, remember_reason
@@ -60,7 +59,7 @@ def at_hand(
     if is_loaded(*wanted):
         return config
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        fallback = _find_fallback(wanted, device, loaded_instances(wanted.target))
+        fallback = _find_fallback(wanted, device, _loaded_of)
         if fallback is None:
             return config
         _forget_calls_later()
@@ -69,7 +68,7 @@ def at_hand(
         if fallback is None:
             if is_at_hand(*wanted):
                 return config
-            fallback = _find_fallback(wanted, device, existing_instances(wanted.target))
+            fallback = _find_fallback(wanted, device, instances_at_hand)
             if fallback is None:
                 return config
         _builds.order(wanted, fallback)
@@ -77,6 +76,10 @@ def at_hand(
         fallback, variant, device, f"is the fallback of {config}, which is not built yet"
     )
     return fallback
+
+
+def _loaded_of(instances: set[KernelId], target: Target) -> set[KernelId]:
+    return {each for each in instances if is_loaded(each, target)}
 
 
 def _builds_in_background(device: torch.device) -> bool:
@@ -87,16 +90,21 @@ def _builds_in_background(device: torch.device) -> bool:
 
 
 def _find_fallback(
-    wanted: _BuildKey, device: torch.device, there: set[KernelId]
+    wanted: _BuildKey,
+    device: torch.device,
+    there: Callable[[set[KernelId], Target], set[KernelId]],
 ) -> AttentionKernelConfig | None:
-    """Returns the kernel of ``there`` that is most similar to the wanted one."""
+    """Returns the kernel that is most similar to the wanted one, of those that are there.
+
+    there: Returns those of some kernels that may serve now.
+    """
     config, variant = wanted.instance.config, wanted.instance.variant
     trusted = {
         KernelId(cfg, variant)
         for cfg in _trusted(wanted.instance, device)
         if cfg.serves_variant(variant)
     }
-    found = (trusted & there) - {wanted.instance}
+    found = there(trusted - {wanted.instance}, wanted.target)
     ranked = sorted(found, key=lambda each: (find_distance(each.config, config), each))
     return ranked[0].config if ranked else None
 

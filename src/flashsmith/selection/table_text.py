@@ -6,6 +6,7 @@ names the operation, except for the forward.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -84,8 +85,13 @@ def _entry(operation: Operation[W, C], rows: list[Row]) -> Entry[W, C]:
 def _measured(row: Row) -> Measured[Any]:
     in_portfolio = read_flag(row, "portfolio")
     times: dict[str, Any] = {name: read_measure(row, name) for name in _TIMES if row[name]}
-    config = parse_kernel_name_into_config(row["kernel"])
-    return Measured(config, **times, in_portfolio=in_portfolio)
+    return Measured(_config_of(row["kernel"]), **times, in_portfolio=in_portfolio)
+
+
+@functools.cache
+def _config_of(name: str) -> Any:
+    """Returns the configuration of a kernel's name, which stands in many rows of a table."""
+    return parse_kernel_name_into_config(name)
 
 
 def _why_not(operation: Operation[W, C], config: C, workload: W) -> str:

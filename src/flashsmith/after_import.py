@@ -1,0 +1,43 @@
+"""Calls a function once another module is imported, without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def after_import(name: str, call: Callable[[], object]) -> None:
+    """Calls ``call`` now if the module is imported, else right after its first import."""
+    if name in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Watcher(name, call))
+
+
+class _Watcher(MetaPathFinder):
+    """Finds one module as the other finders do, and has its loader call a function at the end."""
+
+    def __init__(self, name: str, call: Callable[[], object]) -> None:
+        self._name, self._call = name, call
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_call(module: ModuleType) -> None:
+            load(module)
+            self._call()
+
+        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
+        return spec
