@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flashsmith.after_import import after_import
+from flashsmith.importing import after_import
 from flashsmith.version import __version__
 
 if TYPE_CHECKING:

@@ -101,9 +101,9 @@ _NAME = re.escape(INSTANCES[0].name)
         (_LINKS.format(_OUTPUT), "wrote no shared library"),
         (_LINKS.format(":"), "wrote no shared library"),
         (_COMPILES.format(_OUTPUT), "compiling host/tiny.cpp wrote an empty file"),
-        (_COMPILES.format(":"), "compiling host/tiny.cpp failed"),
+        (_COMPILES.format(":"), "compiling host/tiny.cpp wrote no file"),
         (_BUILDS_KERNEL.format(_OUTPUT), f"compiling {_NAME} wrote an empty file"),
-        (_BUILDS_KERNEL.format(":"), f"compiling {_NAME} failed"),
+        (_BUILDS_KERNEL.format(":"), f"compiling {_NAME} wrote no file"),
         (
             _BUILDS_KERNEL.format(f"{_OUTPUT}; echo text > $last"),
             f"compiling {_NAME}: .* no 64-bit ELF",

@@ -27,6 +27,7 @@ from flashsmith.jit import (
     PACKAGE_SOURCES,
     SourceTree,
     Target,
+    build_host,
     build_kernels,
     disassembler,
     find_cuda_toolkit,
@@ -219,6 +220,18 @@ def test_a_build_needs_no_toolkit(sources: SourceTree) -> None:
         (kernel,) = module.resources
         assert (kernel.function,) == tuple(module.functions.values())
         assert kernel.registers > 0 and kernel.spilled == 0
+
+
+def test_a_build_needs_no_program_on_path(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers may have a shell, and no mv, cat or rm."""
+    build_host(sources=sources)  # a wheel has it
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    (module,) = build_kernels(INSTANCES[:1], SM_80, sources=sources)
+    assert module.path.stat().st_size > 0
+    assert {file.name for file in module.directory.iterdir()} >= {"kernel.cubin", "build.log"}
+    assert not (module.directory / "done").exists()
 
 
 def test_an_error_in_the_source_is_shown(sources: SourceTree) -> None:

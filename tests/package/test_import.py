@@ -65,7 +65,7 @@ def test_a_bare_import_loads_no_subpackage() -> None:
     _seconds_to_run(
         "import flashsmith\n"
         "found = {name for name in sys.modules if name.startswith('flashsmith.')}\n"
-        "assert found == {'flashsmith.after_import', 'flashsmith.version'}"
+        "assert found == {'flashsmith.importing', 'flashsmith.version'}"
     )
 
 

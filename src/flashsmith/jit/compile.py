@@ -28,17 +28,19 @@ Progress = Callable[[int, int, str], None]
 
 BUILD_LOG = "build.log"
 _MACHINE_CODE, _DISASSEMBLY_LOG = "machine_code.sass", "cuobjdump.log"
+_DONE = "done"
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _COMPILER_BYTES = 1 << 30  # peak memory of one nvcc, rounded up
 _LOG_TAIL_LINES = 30
 
-# The file appears under its name only after the compiler succeeded and the log is on disk. A
-# failing disassembler does not fail the job.
+# The last file appears only after the compiler succeeded and the log is on disk. A failing
+# disassembler does not fail the job. The shell's own commands are enough, because an image may have
+# no others.
 _NINJA_RULE = r"""
 rule compile
-  command = log=$$($compiler $in -o $out.part 2>&1) && printf '%s\n' "$$log" > $log && $
+  command = log=$$($compiler $in -o $out 2>&1) && printf '%s\n' "$$log" > $log && $
     { $disassemble; } && $
-    mv $out.part $out || { code=$$?; printf '%s\n' "$$log"; exit $$code; }
+    : > $done || { code=$$?; printf '%s\n' "$$log"; exit $$code; }
   description = $entry
 """
 
@@ -83,7 +85,8 @@ def compile_units(
 
     def finish(entry: str) -> None:
         unit = by_entry.get(entry)  # None for a compiler's output line that looks like ninja's
-        if unit and (staging / entry / unit.artifact).exists():
+        if unit and (staging / entry / _DONE).exists():
+            (staging / entry / _DONE).unlink()
             _require_unchanged(unit)
             _require_written(unit, staging / entry / unit.artifact)
             publish(unit, staging / entry, _lint(unit, staging / entry, why_none))
@@ -104,6 +107,7 @@ def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> 
             f"  disassemble = {_disassemble_command(unit, disassembler)}",
             f"  entry = {folder}",
             f"  log = {folder}/{BUILD_LOG}",
+            f"  done = {folder}/{_DONE}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -124,7 +128,7 @@ def _disassemble_command(unit: TranslationUnit, disassembler: Path | None) -> st
     tool = f"PATH={shell_value([search_path(disassembler)])} {shell_value([str(disassembler)])}"
     folder = unit.entry
     text, log = f"{folder}/{_MACHINE_CODE}", f"{folder}/{_DISASSEMBLY_LOG}"
-    return f"{tool} -sass {folder}/{unit.artifact}.part > {text} 2> {log} || rm -f {text}"
+    return f"{tool} -sass {folder}/{unit.artifact} > {text} 2> {log} || : > {text}"
 
 
 def _require_unchanged(unit: TranslationUnit) -> None:
@@ -137,11 +141,12 @@ def _require_unchanged(unit: TranslationUnit) -> None:
 
 
 def _require_written(unit: TranslationUnit, path: Path) -> None:
-    """Raises BuildError if the compiler returned 0 but left an empty file."""
-    if path.stat().st_size == 0:
+    """Raises BuildError if the compiler returned 0 but left an empty file or none."""
+    wrote = "no file" if not path.exists() else "an empty file" if not path.stat().st_size else ""
+    if wrote:
         raise BuildError(
-            f"compiling {unit.label} wrote an empty file, though the compiler says that it did "
-            f"not fail: {shlex.join(unit.command)}"
+            f"compiling {unit.label} wrote {wrote}, though the compiler says that it did not fail: "
+            f"{shlex.join(unit.command)}"
         )
 
 
@@ -156,7 +161,7 @@ def _lint(unit: TranslationUnit, staged: Path, why_none: str) -> Lint:
     failure = log.read_text(errors="replace").strip() if log.exists() else ""
     found = (
         lint_machine_code(text.read_text(errors="replace"), [unit.arch])
-        if text.exists()
+        if text.stat().st_size
         else Lint(not_linted=(f"cuobjdump failed: {failure or 'it printed nothing'}",))
     )
     text.unlink(missing_ok=True)

@@ -9,4 +9,7 @@ Importing this package registers the operators with torch, so that programs save
 can be loaded.
 """
 
-from flashsmith.ops import decode_operator, operators  # noqa: F401
+from flashsmith.importing import no_collections
+
+with no_collections():
+    from flashsmith.ops import decode_operator, operators  # noqa: F401

@@ -1,13 +1,28 @@
-"""Calls a function once another module is imported, without importing it."""
+"""Helpers for imports: a call after another module's import, and imports without collections."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Turns the garbage collector off, for imports: these make no garbage, but so many objects that
+    the collector walks over all of torch's several times, half of the import's time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def after_import(name: str, call: Callable[[], object]) -> None:

@@ -1,14 +1,16 @@
-"""A function that waits for the import of another module."""
+"""A function that waits for the import of another module, and imports without collections."""
 
 from __future__ import annotations
 
+import gc
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flashsmith.after_import import after_import
+from flashsmith.importing import after_import, no_collections
 
 
 @pytest.fixture
@@ -46,3 +48,30 @@ def test_a_module_that_does_not_exist_is_missing_as_before(name: str) -> None:
     after_import("watched_for_nothing", lambda: pytest.fail("it was called"))
     with pytest.raises(ModuleNotFoundError, match="No module named 'watched_for_nothing'"):
         importlib.import_module("watched_for_nothing")
+
+
+def test_the_collector_is_off_meanwhile_and_then_as_before() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="from within"), no_collections():
+        assert not gc.isenabled()
+        raise ValueError("from within")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_attention_is_imported_without_collections() -> None:
+    code = """\
+import gc, torch, flashsmith
+seen = []
+gc.callbacks.append(lambda phase, info: seen.append(info))
+flashsmith.attention
+assert len(seen) < 4, seen
+assert gc.isenabled()
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
