@@ -92,7 +92,7 @@ def main(words: list[str] | None = None) -> int:
     candidates = arguments.candidate or [*CANDIDATES]
     path = arguments.out / "first_result.csv"
     write_stamp(path, device, cores=str(os.cpu_count()))
-    # What this machine has read once stays in memory; the first process would pay for all others.
+    # The first process on a machine reads files that stay in memory, and would pay for all others.
     list(measure(arguments.python, device, candidates[:1], compilers=arguments.compilers))
     is_right = True
     rows = measure(arguments.python, device, candidates, compilers=arguments.compilers)

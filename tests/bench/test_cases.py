@@ -206,10 +206,10 @@ def test_means_are_of_our_ratios_by_kind_candidate_and_regime() -> None:
         ratios.add(kind, candidate, row)
     ratios.add("", "of one peer", {"in_turn_of_fa3": "1.500"})
     assert list(ratios.lines()) == [
-        "gqa, flashsmith, in turn: 1.000, least 0.500, 2 shapes",
-        "gqa, flashsmith, back to back: 9.000, least 9.000, 1 shapes",
-        "small, flashsmith, in turn: 3.000, least 3.000, 1 shapes",
-        "of one peer, in turn: 1.500, least 1.500, 1 shapes",
+        "gqa, flashsmith, in turn: 1.000, least 0.500, 1 of 2 shapes below 1",
+        "gqa, flashsmith, back to back: 9.000, least 9.000, 0 of 1 shapes below 1",
+        "small, flashsmith, in turn: 3.000, least 3.000, 0 of 1 shapes below 1",
+        "of one peer, in turn: 1.500, least 1.500, 0 of 1 shapes below 1",
     ]
 
 

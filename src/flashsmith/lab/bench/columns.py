@@ -130,6 +130,8 @@ COLUMNS: Mapping[str, Column] = {
     "group": _of_case(lambda case: case.group),
     "case": _of_case(lambda case: case.name),
     "cache": _of_case(lambda case: case.cache),
+    "operation": _of_case(lambda case: case.operation),
+    "window": _of_case(lambda case: case.window),
     "tokens": _of_case(lambda case: sum(case.lengths)),
     "pass": _of_case(lambda case: _PASSES[case.operation]),
     "candidate": Column(lambda measured: measured.name),

@@ -189,7 +189,9 @@ class Ratios:
                 self._found.setdefault(key, []).append(float(str(cell)))
 
     def lines(self) -> Iterator[str]:
-        """Yields the geometric mean and the minimum of each kind, candidate and regime."""
+        """Yields the geometric mean, the minimum, and how many are below 1, of each kind, candidate
+        and regime."""
         for key, ratios in self._found.items():
             title, mean = ", ".join(filter(None, key)), statistics.geometric_mean(ratios)
-            yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} shapes"
+            n, below = len(ratios), sum(ratio < 1 for ratio in ratios)
+            yield f"{title}: {mean:.3f}, least {min(ratios):.3f}, {below} of {n} shapes below 1"

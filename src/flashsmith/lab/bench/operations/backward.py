@@ -64,12 +64,15 @@ def _by_heuristic(heuristic: Callable[[DType, int], BackwardKernelConfig], given
 
 def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
     too_large = deterministic and given.q.shape[-1] >= 256  # for FA3's build
-    if given.case.window or given.case.score != "plain" or too_large:
+    if given.case.score != "plain" or too_large:
         return None
     operators = fa3.load_operators()
+    left, right = given.semantics.get("window_size", (-1, -1))
     keywords = given.packing | {
         "softmax_scale": given.q.shape[-1] ** -0.5,
         "is_causal": given.semantics["causal"],
+        "window_size_left": left,
+        "window_size_right": right,
     }
 
     def forward() -> Any:
