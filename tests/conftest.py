@@ -21,9 +21,6 @@ os.environ.setdefault("FLASHSMITH_BACKGROUND_BUILD", "off")
 # wait. Torch reads this when it is loaded, and so do the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Collecting tests makes little garbage, and much that stays: pytest_collection_finish enables it.
-gc.disable()
-
 import torch
 from filelock import FileLock
 
@@ -61,6 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(mine)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = mine
+
+
+def pytest_configure() -> None:
+    """Stops the garbage collector while tests are collected, which leaves little garbage."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
