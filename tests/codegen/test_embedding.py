@@ -13,6 +13,9 @@ import pytest
 
 from flashsmith import codegen
 from flashsmith.configs import KernelConfig, KernelId
+from flashsmith.jit import KernelCache, build_host
+from flashsmith.jit.kernel_compilers import HostToolchain
+from flashsmith.jit.units import plan_host
 from support.emulator_program import CXX
 from support.paths import CSRC, CSRC_INCLUDE
 from support.sm80_kernels import BASE
@@ -58,10 +61,18 @@ def compile_all(sources: Sequence[Path], folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Returns the object files of the kernels and of the emulator that runs them."""
+    """Returns the object files of the kernels and of the emulator that runs them. Those of the
+    emulator are in the session's cache, if the session built its host library."""
     folder = tmp_path_factory.mktemp("objects")
     kernels = codegen.write(HELD, folder)[1:]
-    return compile_all([*kernels, *sorted((CSRC / "emulator").glob("*.cpp"))], folder)
+    build_host()
+    units = plan_host(HostToolchain.find(), CSRC)
+    emulator = [unit for unit in units if unit.label.startswith("emulator/")]
+    assert {unit.label for unit in emulator} >= {"emulator/launch.cpp", "emulator/block.cpp"}
+    built = {unit.label: KernelCache().objects / unit.entry / unit.artifact for unit in emulator}
+    missing = [CSRC / label for label, path in built.items() if not path.exists()]
+    found = [str(path) for path in built.values() if path.exists()]
+    return [*compile_all([*kernels, *missing], folder), *found]
 
 
 def found_with(texts: Mapping[str, str], objects: Sequence[str], folder: Path) -> list[str]:

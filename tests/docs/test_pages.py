@@ -182,7 +182,9 @@ def test_the_fields_are_described_in_one_place() -> None:
     for kind in CONFIG_CLASSES:
         header = (PACKAGE_SOURCES.csrc / "include" / kind.kernel_header).read_text()
         comment, struct = re.findall(
-            rf"((?://.*\n)+)struct {kind.__name__} {{\n(.*?)  constexpr", header, re.DOTALL
+            rf"((?:^//[^\n]*\n)+)^struct {kind.__name__} {{\n(.*?)  constexpr",
+            header,
+            re.DOTALL | re.MULTILINE,
         )[0]
         assert "described in docs/knobs.md" in comment.replace("\n//", "")
         assert not re.search(r"; +//", struct)

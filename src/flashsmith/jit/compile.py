@@ -20,6 +20,7 @@ from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.disassembler import find_cuobjdump, search_path
 from flashsmith.jit.lint import Lint, lint_machine_code
 from flashsmith.jit.ninja_files import FailedJob, run_ninja, shell_value
+from flashsmith.jit.preludes import Precompiled
 from flashsmith.jit.toolchain import LESS_MEMORY, OUT_OF_MEMORY
 from flashsmith.jit.units import TranslationUnit
 
@@ -81,7 +82,10 @@ def compile_units(
             folder.mkdir()
             for name, text in unit.files.items():
                 (folder / name).write_text(text)
-        (staging / "build.ninja").write_text(_ninja_file(units, disassembler))
+        precompiled = Precompiled([unit.prelude for unit in units])
+        for name, text in precompiled.files.items():
+            (staging / name).write_text(text)
+        (staging / "build.ninja").write_text(_ninja_file(units, precompiled, disassembler))
 
     def finish(entry: str) -> None:
         unit = by_entry.get(entry)  # None for a compiler's output line that looks like ninja's
@@ -96,13 +100,16 @@ def compile_units(
         _raise_failure(output, by_entry, cache, staging)
 
 
-def _ninja_file(units: Sequence[TranslationUnit], disassembler: Path | None) -> str:
-    lines = [_NINJA_RULE]
+def _ninja_file(
+    units: Sequence[TranslationUnit], precompiled: Precompiled, disassembler: Path | None
+) -> str:
+    lines = [_NINJA_RULE, *precompiled.ninja_lines()]
     for unit in units:
         folder = unit.entry
-        compiler = shell_value(unit.command)
+        compiler = shell_value(precompiled.command(unit.command, unit.prelude))
+        needed = precompiled.needed_by(unit.prelude)
         lines += [
-            f"build {folder}/{unit.artifact}: compile {folder}/{unit.source_file}",
+            f"build {folder}/{unit.artifact}: compile {folder}/{unit.source_file}{needed}",
             f"  compiler = {compiler}",
             f"  disassemble = {_disassemble_command(unit, disassembler)}",
             f"  entry = {folder}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,7 @@ from flashsmith.configs import KernelConfig
 from flashsmith.errors import ToolchainError
 from flashsmith.jit.binary import find_libc
 from flashsmith.jit.nvrtc import Nvrtc, find_nvrtc
+from flashsmith.jit.preludes import Prelude
 from flashsmith.jit.sources import (
     KERNEL_SCRIPT,
     NVRTC_FOLDER,
@@ -36,7 +38,10 @@ EMULATOR_FLAGS = ("-DFLASHSMITH_EMULATOR", "-ffp-contract=off")
 # -z defs makes a missing symbol an error here, not when the file is loaded.
 LINK_FLAGS = ("-shared", "-Wl,-z,defs")
 # Emulated kernels run as fast with -O1 as with -O2, which takes a quarter more time to compile.
-_EMULATED_FLAGS = (*CXX_FLAGS, "-O1", *EMULATOR_FLAGS, *LINK_FLAGS)
+_EMULATED_COMPILE_FLAGS = (*CXX_FLAGS, "-O1", *EMULATOR_FLAGS)
+_EMULATED_FLAGS = (*_EMULATED_COMPILE_FLAGS, *LINK_FLAGS)
+# The header of the kernel's family, which is nearly all that the compiler reads.
+_FIRST_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 
 class KernelCompiler(Protocol):
@@ -70,6 +75,10 @@ class KernelCompiler(Protocol):
 
         arch: The architecture; empty on the emulator.
         """
+
+    def prelude(self, text: str, csrc: Path) -> Prelude | None:
+        """Returns what may be compiled ahead for kernels whose generated text begins as this one;
+        None for the compilers of GPUs."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,9 @@ class NvccCompiler:
         paths = [f"-ccbin={self.cxx.path}", *_includes(csrc, Target.cuda(arch))]
         return [str(self.cuda.nvcc.path), *self.flags(config, arch), *paths]
 
+    def prelude(self, text: str, csrc: Path) -> Prelude | None:
+        return None
+
 
 @dataclass(frozen=True)
 class EmulatorCompiler:
@@ -141,11 +153,19 @@ class EmulatorCompiler:
         return [*_EMULATED_FLAGS]
 
     def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
-        paths = [*_includes(csrc, Target.emulator()), f"-ffile-prefix-map={csrc}/="]
+        paths = self._paths(csrc)
         script = f"-Wl,--version-script={csrc / KERNEL_SCRIPT}"
         # The linker leaves out a library that comes before the objects unless it is told not to.
         host = ["-Wl,--no-as-needed", str(self.host), *self.toolchain.link_flags]
         return [str(self.toolchain.cxx.path), *_EMULATED_FLAGS, *paths, script, *host, "-x", "c++"]
+
+    def prelude(self, text: str, csrc: Path) -> Prelude | None:
+        first = _FIRST_INCLUDE.search(text)
+        flags = [*_EMULATED_COMPILE_FLAGS, *self._paths(csrc)]
+        return Prelude.of(self.toolchain.cxx, first[0] if first else "", flags)
+
+    def _paths(self, csrc: Path) -> list[str]:
+        return [*_includes(csrc, Target.emulator()), f"-ffile-prefix-map={csrc}/="]
 
 
 @dataclass(frozen=True)
@@ -173,6 +193,9 @@ class NvrtcCompiler:
         self.nvrtc.require_arch(arch)
         headers = [*_includes(csrc, Target.cuda(arch)), f"-I{csrc / NVRTC_FOLDER}"]
         return self.nvrtc.command([*self.flags(config, arch), *headers])
+
+    def prelude(self, text: str, csrc: Path) -> Prelude | None:
+        return None
 
 
 def find_kernel_compiler(

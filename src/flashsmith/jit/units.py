@@ -18,6 +18,7 @@ from flashsmith.jit.kernel_compilers import (
     archs_of,
 )
 from flashsmith.jit.lint import may_release
+from flashsmith.jit.preludes import Prelude
 from flashsmith.jit.sources import (
     EMULATOR_FOLDER,
     HOST_SCRIPT,
@@ -36,6 +37,12 @@ _HOST_FLAGS = (*CXX_FLAGS, "-O2", *EMULATOR_FLAGS)
 # The emulator's functions are not hidden, because emulated kernels call these.
 _HIDDEN = "-fvisibility=hidden"
 _HOST_LIBRARIES = ("-ldl", "-lpthread")
+# These headers are nearly all that a file of the host reads, which has a few lines of its own.
+_TVM_FFI_PRELUDE = """#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class TranslationUnit(Source):
     artifact: str  # the name of the compiled file
     arch: str = ""  # the architecture of a kernel for GPUs
     is_linted: bool = False  # whether the lint covers the machine code
+    prelude: Prelude | None = None  # what may be compiled ahead for many units
 
     @property
     def entry(self) -> str:
@@ -64,12 +72,14 @@ def plan_host(toolchain: HostToolchain, csrc: Path) -> list[TranslationUnit]:
     for source in host_sources(csrc):
         is_hidden = not source.label.startswith(EMULATOR_FOLDER)
         flags = [*_HOST_FLAGS, *([_HIDDEN] if is_hidden else []), "-c"]
+        prelude = _TVM_FFI_PRELUDE if any("<tvm/ffi/" in text for text in source.texts) else ""
         units.append(
             TranslationUnit(
                 **vars(source),
                 command=(str(toolchain.cxx.path), *flags, *paths),
                 key=_key(source, [*flags, toolchain.tvm_ffi.version], toolchain.identity),
                 artifact=f"{source.name}.o",
+                prelude=Prelude.of(toolchain.cxx, prelude, [*flags, *paths]),
             )
         )
     return units
@@ -122,6 +132,7 @@ def plan_kernels(
     for source in kernel_sources(instances, generated, target, csrc):
         assert source.instance is not None
         config = source.instance.config
+        prelude = compiler.prelude(source.files[source.source_file], csrc)
         for arch in archs_of(config, target):
             flags = compiler.flags(config, arch)
             units.append(
@@ -132,6 +143,7 @@ def plan_kernels(
                     artifact=compiler.artifact,
                     arch=arch,
                     is_linted=bool(arch) and may_release(source.texts),
+                    prelude=prelude,
                 )
             )
     return units

@@ -4,31 +4,84 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <mutex>
 #include <new>
+#include <vector>
 
 namespace flashsmith::emulator {
 
 namespace {
+
 constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kKeptBytes = 512 << 20;  // of addresses; few of their pages are ever touched
+
+char *map(size_t bytes, size_t stride, size_t guard) {
+  void *mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  auto *start = static_cast<char *>(mapping);
+  for (size_t offset = 0; offset < bytes; offset += stride) {
+    if (mprotect(start + offset, guard, PROT_NONE) != 0) {
+      munmap(mapping, bytes);
+      throw std::bad_alloc();
+    }
+  }
+  return start;
 }
+
+// The mappings of ended launches, for the next ones.
+class Unused {
+ public:
+  // Returns a mapping of this size, the last that was put here; nullptr if there is none.
+  char *take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = mappings_.size(); i > 0; --i) {
+      if (mappings_[i - 1].bytes != bytes) continue;
+      char *start = mappings_[i - 1].start;
+      mappings_.erase(mappings_.begin() + static_cast<ptrdiff_t>(i - 1));
+      bytes_ -= bytes;
+      return start;
+    }
+    return nullptr;
+  }
+
+  // Keeps a mapping, and unmaps the oldest ones if there are too many.
+  void put(char *start, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    mappings_.push_back({start, bytes});
+    for (bytes_ += bytes; bytes_ > kKeptBytes; mappings_.erase(mappings_.begin())) {
+      munmap(mappings_.front().start, mappings_.front().bytes);
+      bytes_ -= mappings_.front().bytes;
+    }
+  }
+
+ private:
+  struct Mapping {
+    char *start;
+    size_t bytes;
+  };
+  std::mutex mutex_;
+  std::vector<Mapping> mappings_;  // oldest first
+  size_t bytes_ = 0;
+};
+
+Unused &unused() {
+  static auto *mappings =
+      new Unused;  // never destroyed: a thread may launch until the process ends
+  return *mappings;
+}
+
+}  // namespace
 
 Stacks::Stacks(unsigned count)
     : guard_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
       stride_(guard_bytes_ + kStackBytes),
-      mapping_bytes_(stride_ * count) {
-  void *mapping = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) throw std::bad_alloc();
-  mapping_ = static_cast<char *>(mapping);
-  for (unsigned i = 0; i < count; ++i) {
-    if (mprotect(mapping_ + i * stride_, guard_bytes_, PROT_NONE) != 0) {
-      munmap(mapping_, mapping_bytes_);
-      throw std::bad_alloc();
-    }
-  }
+      mapping_bytes_(stride_ * count),
+      mapping_(unused().take(mapping_bytes_)) {
+  if (!mapping_) mapping_ = map(mapping_bytes_, stride_, guard_bytes_);
 }
 
-Stacks::~Stacks() { munmap(mapping_, mapping_bytes_); }
+Stacks::~Stacks() { unused().put(mapping_, mapping_bytes_); }
 
 }  // namespace flashsmith::emulator
 

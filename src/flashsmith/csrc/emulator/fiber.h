@@ -37,7 +37,8 @@ inline void switch_fiber(Fiber &from, Fiber &to) {
 #endif
 }
 
-// Equal stacks, each above a page that faults. Pages are committed when first touched and reused.
+// Equal stacks, each above a page that faults. Pages are committed when first touched and reused,
+// also by later launches: to map and unmap the stacks would take a short launch longer than to run.
 class Stacks {
  public:
   explicit Stacks(unsigned count);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint8_t kPoison = 0xFF;  // 0xFFFF is a NaN in fp16 and bf16
 constexpr size_t kAlignment = 1024;
-constexpr unsigned kLanes = 32;
+constexpr unsigned kLanes = 32, kMaxWarps = 32;
 
 // The shadow of a read: epoch << 8 | lane << 2 | kind. 0: never read.
 enum ReadKind : uint32_t { kLoad, kLdmatrix };
@@ -98,6 +98,16 @@ void SharedMemory::explain_unless_own(const Party &party, size_t word, const cha
   throw Problem{lane, text};
 }
 
+template <unsigned kWords>
+bool SharedMemory::reads_precede(size_t first, const uint32_t *limits) const {
+  const uint32_t *read = &reads_[index_of_read(first, first_warp_)];
+  uint32_t late = 0;  // has the sign bit if a difference is negative: epochs have 24 bits
+  for (unsigned i = 0; i < warps_; ++i, read += kWordsPerChunk) {
+    for (unsigned word = 0; word < kWords; ++word) late |= limits[i] - read_epoch(read[word]);
+  }
+  return late >> 31 == 0;
+}
+
 void SharedMemory::check_overwrite(const Party &party, size_t word) const {
   if (writes_[word].instruction != Instruction::none) check_written(party, word, "writes");
   const uint32_t *read = &reads_[index_of_read(word, first_warp_)];
@@ -114,10 +124,27 @@ void SharedMemory::check_overwrite(const Party &party, size_t word) const {
     const uint32_t arrived = own ? clocks_.arrived(warp) : party.seen[clocks_.loaded(warp)];
     if (party.async && epoch > arrived) refuse_in_flight(party, word, earlier, warp);
   }
+  check_async_reads(party, word);
+}
+
+void SharedMemory::check_async_reads(const Party &party, size_t word) const {
   for (const AsyncReads &reads : async_reads_) {
     if (reads.epochs[word] > party.seen[reads.component]) {
       refuse_overwrite(party, word, reads.instruction, kNoWarp, kWholeWarp);
     }
+  }
+}
+
+template <unsigned kWords>
+void SharedMemory::check_overwrite(const Party &party, size_t first, const uint32_t *limits) const {
+  const bool precede = reads_precede<kWords>(first, limits);
+  for (size_t word = first; word < first + kWords; ++word) {
+    if (!precede) [[unlikely]] {
+      check_overwrite(party, word);
+      continue;
+    }
+    if (writes_[word].instruction != Instruction::none) check_written(party, word, "writes");
+    check_async_reads(party, word);
   }
 }
 
@@ -192,8 +219,8 @@ void SharedMemory::read(const Access &access, const Offsets &offsets, unsigned b
   }
 }
 
-void SharedMemory::overwrite(const Access &access, const Offsets &offsets, unsigned bytes,
-                             bool lands_later) {
+template <unsigned kWords>
+void SharedMemory::overwrite_words(const Access &access, const Offsets &offsets, bool lands_later) {
   const uint32_t *seen = clocks_.seen(access.warp);
   const uint32_t epoch = lands_later ? kNever : clocks_.now(access.warp);
   for (unsigned lane = 0; lane < kLanes; ++lane) {
@@ -201,13 +228,23 @@ void SharedMemory::overwrite(const Access &access, const Offsets &offsets, unsig
     const Party party{access.warp, identity, seen, access.instruction, lane};
     const Write mine{epoch, static_cast<uint16_t>(access.warp), static_cast<uint8_t>(identity),
                      access.instruction};
-    const size_t first = offsets[lane] / kWordBytes;
-    for (size_t word = first; word < first + bytes / kWordBytes; ++word) {
-      check_overwrite(party, word);
-      writes_[word] = mine;
-    }
+    const size_t first = offsets[lane] / kWordBytes;  // aligned: all words in one chunk
+    check_overwrite<kWords>(party, first, seen + first_warp_);
+    std::fill_n(&writes_[first], kWords, mine);
   }
   clocks_.wrote(access.warp, ~0u);
+}
+
+void SharedMemory::overwrite(const Access &access, const Offsets &offsets, unsigned bytes,
+                             bool lands_later) {
+  switch (bytes / kWordBytes) {
+    case 1:
+      return overwrite_words<1>(access, offsets, lands_later);
+    case 2:
+      return overwrite_words<2>(access, offsets, lands_later);
+    default:
+      return overwrite_words<4>(access, offsets, lands_later);
+  }
 }
 
 void SharedMemory::write(const Access &access, const Offsets &offsets, unsigned bytes) {
@@ -281,11 +318,25 @@ void SharedMemory::read(const AsyncAccess &access, uint32_t offset, unsigned byt
 
 void SharedMemory::begin_copy(const AsyncAccess &access, uint32_t offset, unsigned bytes) {
   const Party party = party_of(access);
-  for (size_t word = offset / kWordBytes; word < (offset + bytes) / kWordBytes; ++word) {
-    check_overwrite(party, word);
-    writes_[word] = {kNever, static_cast<uint16_t>(access.component),
-                     static_cast<uint8_t>(access.lane), access.instruction};
+  uint32_t limits[kMaxWarps];
+  for (unsigned i = 0; i < warps_; ++i) {
+    const unsigned warp = first_warp_ + i;
+    const uint32_t arrived =
+        warp == party.warp ? clocks_.arrived(warp) : party.seen[clocks_.loaded(warp)];
+    limits[i] = std::min(party.seen[warp], arrived);
   }
+  const size_t end = (offset + bytes) / kWordBytes;
+  for (size_t word = offset / kWordBytes; word < end;) {
+    if (word % kWordsPerChunk == 0 && end - word >= kWordsPerChunk) {
+      check_overwrite<kWordsPerChunk>(party, word, limits);
+      word += kWordsPerChunk;
+    } else {
+      check_overwrite(party, word++);
+    }
+  }
+  const Write mine{kNever, static_cast<uint16_t>(access.component),
+                   static_cast<uint8_t>(access.lane), access.instruction};
+  std::fill_n(&writes_[offset / kWordBytes], bytes / kWordBytes, mine);
   std::memset(data_ + offset, kPoison, bytes);
 }
 

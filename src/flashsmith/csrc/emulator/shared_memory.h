@@ -134,7 +134,16 @@ class SharedMemory {
     return write.epoch <= party.seen[clocks_.fenced(write.actor)];
   }
   void explain_unless_own(const Party &party, size_t word, const char *verb) const;
+  // Returns whether all reads of these words, which are in one chunk, are of epochs up to
+  // limits[warp]. If not, the overwrite may be in order nevertheless.
+  template <unsigned kWords>
+  bool reads_precede(size_t first, const uint32_t *limits) const;
   void check_overwrite(const Party &party, size_t word) const;
+  template <unsigned kWords>
+  void check_overwrite(const Party &party, size_t first, const uint32_t *limits) const;
+  void check_async_reads(const Party &party, size_t word) const;
+  template <unsigned kWords>
+  void overwrite_words(const Access &access, const Offsets &offsets, bool lands_later);
   AsyncReads &reads_of(const AsyncAccess &access);
 
   [[noreturn]] void refuse(uintptr_t offset, size_t bytes, unsigned alignment, unsigned lane) const;
