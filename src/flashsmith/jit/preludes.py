@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from flashsmith.jit.ninja_files import shell_value
 from flashsmith.jit.toolchain import Compiler
 
-# What a header takes to compile ahead is what it saves in five units.
+# To compile a header ahead takes about as long as it saves in five units.
 _FEWEST_UNITS = 7
 
-# Whatever fails here, the units read the text. A compiled header is tried before it is used,
+# If anything fails here, the units read the text. A compiled header is tried before it is used,
 # because gcc ends with an error where it can read one but not place it in memory.
 _RULE = r"""
 rule precompile

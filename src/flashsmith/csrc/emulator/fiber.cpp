@@ -29,12 +29,15 @@ char *map(size_t bytes, size_t stride, size_t guard) {
   return start;
 }
 
-// The mappings of ended launches, for the next ones.
+// The mappings of ended launches, for the next ones. Nothing waits for the lock: a process that was
+// forked while another thread held it would wait forever.
 class Unused {
  public:
-  // Returns a mapping of this size, the last that was put here; nullptr if there is none.
+  // Returns a mapping of this size, the last that was put here; nullptr if there is none, or if
+  // another thread is looking for one.
   char *take(size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return nullptr;
     for (size_t i = mappings_.size(); i > 0; --i) {
       if (mappings_[i - 1].bytes != bytes) continue;
       char *start = mappings_[i - 1].start;
@@ -45,9 +48,14 @@ class Unused {
     return nullptr;
   }
 
-  // Keeps a mapping, and unmaps the oldest ones if there are too many.
+  // Keeps a mapping, and unmaps the oldest ones if there are too many, or this one if another
+  // thread is here.
   void put(char *start, size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) {
+      munmap(start, bytes);
+      return;
+    }
     mappings_.push_back({start, bytes});
     for (bytes_ += bytes; bytes_ > kKeptBytes; mappings_.erase(mappings_.begin())) {
       munmap(mappings_.front().start, mappings_.front().bytes);
