@@ -39,7 +39,7 @@ _CACHE_ELEMENTS = 1 << 31  # of K, at most
 
 @dataclass(frozen=True)
 class Model:
-    """What a model's attention fixes.
+    """The shape of a model's attention.
 
     Attributes:
         lengths: The shortest and the longest sequence that it is used for.

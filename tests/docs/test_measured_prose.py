@@ -138,6 +138,7 @@ _OF_RESULTS = (
 )
 _WORDS = re.compile(rf".{{0,40}}\b(?:{_FRACTION}|{_OF_RESULTS})\b.{{0,40}}")
 NOT_OF_KERNELS = {
+    "benchmarks/results/wheels/2026-11-28.csv",  # sizes
     "benchmarks/results/h200/2026-11-22/flash_attn_tests.csv",  # which cases passed, without times
 }
 _CSV = re.compile(r"benchmarks/results/[\w./-]+\.csv")

@@ -14,7 +14,7 @@ PACKAGE = Path(flashsmith.__file__).parent
 
 # The lowest layer comes first. The parts of one layer do not import each other.
 LAYERS = (
-    ("errors", "version", "dtype"),
+    ("errors", "version", "dtype", "importing"),
     ("settings", "gpus", "problem"),
     ("configs", "mods"),
     ("codegen",),

@@ -21,7 +21,8 @@ import argparse
 import csv
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import geometric_mean, harmonic_mean
 from typing import NamedTuple
@@ -189,6 +190,34 @@ def _of_variants(path: Path) -> str:
     return markdown.table(["ratio to FlashAttention-2", *columns, "geometric mean"], body)
 
 
+def _of_first_results(path: Path) -> str:
+    """Returns the seconds of each candidate's steps in a first process, and of the first one in a
+    second process, from the file of benchmarks/first_result.py and the peers' files beside it."""
+    found: dict[str, dict[str, str]] = {}  # label -> candidate -> seconds
+    candidates: list[str] = []
+    for file in (path, *sorted({*path.parent.glob("f*.csv")} - {path})):
+        with file.open(newline="") as lines:
+            rows = [row for row in csv.DictReader(lines) if row["candidate"] not in candidates]
+        for label, row, column in _waits(rows):
+            found.setdefault(label, {})[row["candidate"]] = f"{float(row[column]):.2f}"
+        candidates += dict.fromkeys(row["candidate"] for row in rows)
+    labels = sorted(found, key=lambda label: label.endswith("second process"))
+    body = [[label, *(found[label].get(name, "-") for name in candidates)] for label in labels]
+    return markdown.table(["seconds", *candidates], body)
+
+
+def _waits(rows: Sequence[dict[str, str]]) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Yields the label of each wait, its row, and the column that has its seconds."""
+    for _, process in groupby(rows, key=lambda row: (row["candidate"], row["process"])):
+        of_torch, _, first, *others = process
+        if first["process"] == "second":
+            yield f"import and {first['step']}, second process", first, "since_torch"
+            continue
+        yield of_torch["step"], of_torch, "seconds"
+        yield f"import and {first['step']}", first, "since_torch"
+        yield from ((row["step"], row, "seconds") for row in others)
+
+
 def _of_rows(make: Callable[[Sequence[TimeRow]], str]) -> Kind:
     def made(path: Path) -> str:
         rows = read_csv(TimeRow, path)
@@ -205,6 +234,9 @@ KINDS: dict[str, Kind] = {
     "summary": _of_rows(ratio_sentence),
     "best": Kind(best_table),
     "variants_sm80": Kind(_of_variants, ("kernels_sm80",)),
+    "first_results": Kind(
+        _of_first_results, ("kernels_sm90", "kernels_sm90_backward", "kernels_sm80_decode")
+    ),
     "scores": Kind(_of_scores, ("kernels_sm90", "kernels_sm90_backward")),
     "gradients": _of_gradients("flashsmith", "in_turn", "the best peer", *_SM90_BACKWARD),
     "gradients_back_to_back": _of_gradients(
