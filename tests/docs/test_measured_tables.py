@@ -126,3 +126,29 @@ def test_the_best_kernels_of_a_sweep_are_in_percent_of_fa2(
     (tmp_path / "tuning.csv").write_text("\n".join([columns, *rows]))
     text = tool.rewrite(marked("tuning.csv", "best"), tmp_path)
     assert "| d 64, full | 80.0 | 120.0 | **96.0** |" in text
+
+
+def test_first_results_are_after_the_imports_that_they_need(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    """A candidate's first step counts with its import; of a second process it alone is shown."""
+    head = "candidate,compilers,process,step,seconds,since_torch,error,failure\n"
+
+    def steps(candidate: str, process: str, *named: str) -> str:
+        rows = [(named[0], "9.0", "0.0"), ("import", "1.0", "1.0")]
+        rows += [(step, "0.5", f"{1.5 + i / 2}") for i, step in enumerate(named[1:])]
+        return "".join(f"{candidate},none,{process},{','.join(row)},,\n" for row in rows)
+
+    both = [steps("ours", process, "torch", "a", "b") for process in ("first", "second")]
+    (tmp_path / "first_result.csv").write_text(head + "".join(both))
+    torch = steps("ours", "first", "torch", "c")  # a candidate that the first file has
+    (tmp_path / "fa4.csv").write_text(head + torch + steps("fa4", "first", "torch", "b"))
+    assert tool._of_first_results(tmp_path / "first_result.csv").splitlines() == [
+        "| seconds | ours | fa4 |",
+        "| --- | --- | --- |",
+        "| torch | 9.00 | 9.00 |",
+        "| import and a | 1.50 | - |",
+        "| b | 0.50 | - |",
+        "| import and b | - | 1.50 |",
+        "| import and a, second process | 1.50 | - |",
+    ]
