@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from typer.testing import CliRunner
 
 from flashsmith import settings
 from flashsmith.cli import app
+from flashsmith.jit import build_host
+
+CACHE = os.environ["FLASHSMITH_CACHE_DIR"]  # of the session
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +86,9 @@ def test_the_verdict_names_what_the_gpu_lacks(
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     checks, document = diagnose()
-    assert "/nowhere/nvcc does not exist" in checks["nvcc"]["found"]
+    assert "/nowhere/nvcc does not exist" in checks["CUDA compiler"]["found"]
     assert "torch finds no GPU" in checks["torch's CUDA"]["found"]
-    assert document["verdict"].endswith("to run on a GPU it lacks: nvcc, torch's CUDA.")
+    assert document["verdict"].endswith("to run on a GPU it lacks: CUDA compiler, torch's CUDA.")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,35 @@ def test_what_the_emulator_needs_fails_the_command(
     assert not checks[name]["ok"]
     assert "install" in checks[name]["found"] + checks[name]["advice"]
     assert document["verdict"] == f"This machine cannot run kernels yet; it lacks: {name}."
+
+
+@pytest.mark.parametrize("chosen", ["nvcc", "nvrtc"])
+def test_the_compiler_that_builds_for_gpus_is_named(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chosen == "nvcc" and shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc on PATH")
+    monkeypatch.setenv("FLASHSMITH_CUDA_COMPILER", chosen)
+    checks, document = diagnose()
+    name = {"nvcc": "nvcc 1", "nvrtc": "NVRTC 1"}[chosen]
+    assert checks["CUDA compiler"]["found"].startswith(name)
+    assert "runs kernels on the emulator and compiles them for GPUs;" in document["verdict"]
+
+
+def test_a_host_library_stands_in_for_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel has the host library and the usual kernels."""
+    assert diagnose()[0]["host library"]["found"] == "not built"
+    monkeypatch.setenv("FLASHSMITH_CACHE_DIR", CACHE)
+    path = build_host().path
+    monkeypatch.setenv("FLASHSMITH_CXX", "/nowhere/c++")
+    checks, document = diagnose()
+    assert not checks["C++ compiler"]["ok"]
+    assert checks["host library"]["found"] == f"{path}; calls need no C++ compiler"
+    assert document["runs_on_emulator"]
+    words = "This machine runs kernels on the emulator, where it builds none without a C++ compiler"
+    assert document["verdict"].startswith(words)
 
 
 def test_a_cache_that_others_can_write_is_a_problem(tmp_path: Path) -> None:

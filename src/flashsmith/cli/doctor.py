@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import typer
 from rich.text import Text
@@ -16,20 +17,25 @@ from flashsmith.cli.options import JsonOption
 from flashsmith.cli.tables import print_json, print_list
 from flashsmith.errors import FlashsmithError, ToolchainError
 from flashsmith.jit import (
+    PACKAGE_SOURCES,
     KernelCache,
-    find_cuda_toolkit,
+    Target,
     find_cxx,
+    find_host,
     find_ninja,
     find_tvm_ffi,
     list_modules,
 )
 from flashsmith.jit.disassembler import find_cuobjdump
+from flashsmith.jit.kernel_compilers import NvccCompiler, NvrtcCompiler, find_kernel_compiler
 from flashsmith.jit.toolchain import require_cxx20
 from flashsmith.lab.commands.driver import Gpu, find_gpus
 
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
-_EMULATOR_NEEDS = ("C++ compiler", "ninja", "tvm-ffi", "torch", "cache")
-_GPU_NEEDS = ("GPU", "nvcc", "torch's CUDA", *_EMULATOR_NEEDS)
+_CXX, _CUDA, _HOST = "C++ compiler", "CUDA compiler", "host library"
+# One check of each group has to be fine; the first one is named if none is.
+_EMULATOR_NEEDS = ((_CXX, _HOST), ("ninja",), ("tvm-ffi",), ("torch",), ("cache",))
+_GPU_NEEDS = (("GPU",), (_CUDA,), ("torch's CUDA",), *_EMULATOR_NEEDS)
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,11 @@ def doctor(as_json: JsonOption = False) -> None:
     Exit code 1 if kernels cannot run here, not even on the emulator.
     """
     checks = [*_check_gpus(), *_check_tools(), *_check_torch(), _check_safetensors()]
-    checks += [_probe("cache", _check_cache)]
+    checks += [_probe("cache", _check_cache), _check_host()]
     environment = [_check_setting(setting) for setting in settings.ALL]
     usable = {check.name for check in checks if check.ok}
-    on_emulator, on_gpu = usable.issuperset(_EMULATOR_NEEDS), usable.issuperset(_GPU_NEEDS)
-    verdict = _verdict(usable, on_emulator, on_gpu)
+    verdict = _verdict(usable)
+    on_emulator, on_gpu = (not _lacking(needs, usable) for needs in (_EMULATOR_NEEDS, _GPU_NEEDS))
     if as_json:
         print_json(
             {
@@ -82,15 +88,21 @@ def _print(checks: list[Check], otherwise: str) -> None:
     print_list(rows)
 
 
-def _verdict(usable: set[str], on_emulator: bool, on_gpu: bool) -> str:
-    if on_gpu:
-        return "This machine builds kernels and runs them on its GPU, and on the emulator."
-    if not on_emulator:
-        lacking = ", ".join(name for name in _EMULATOR_NEEDS if name not in usable)
+def _verdict(usable: set[str]) -> str:
+    if lacking := _lacking(_EMULATOR_NEEDS, usable):
         return f"This machine cannot run kernels yet; it lacks: {lacking}."
-    lacking = ", ".join(name for name in _GPU_NEEDS if name not in usable)
-    also = " and compiles them for GPUs" if "nvcc" in usable else ""
-    return f"This machine runs kernels on the emulator{also}; to run on a GPU it lacks: {lacking}."
+    where = "on the emulator"
+    if _CXX not in usable:
+        where += f", where it builds none without a {_CXX}"
+    lacking = _lacking(_GPU_NEEDS, usable)
+    if not lacking:
+        return f"This machine builds kernels and runs them on its GPU, and {where}."
+    also = " and compiles them for GPUs" if _CUDA in usable else ""
+    return f"This machine runs kernels {where}{also}; to run on a GPU it lacks: {lacking}."
+
+
+def _lacking(needs: Iterable[Sequence[str]], usable: set[str]) -> str:
+    return ", ".join(group[0] for group in needs if usable.isdisjoint(group))
 
 
 def _probe(name: str, find: Callable[[], str]) -> Check:
@@ -120,17 +132,22 @@ def _check_gpu(gpu: Gpu) -> Check:
 
 
 def _check_tools() -> Iterator[Check]:
-    def nvcc() -> str:
-        compiler = find_cuda_toolkit().nvcc
-        return f"{compiler.version}, {compiler.path}, by {compiler.found_by}"
+    def cuda() -> str:
+        compiler = find_kernel_compiler(Target.cuda("sm_80"), Path(), PACKAGE_SOURCES.csrc)
+        if isinstance(compiler, NvrtcCompiler):
+            found = compiler.nvrtc
+            return f"NVRTC {found.version}, {found.library}, by {found.found_by}"
+        assert isinstance(compiler, NvccCompiler)
+        nvcc = compiler.cuda.nvcc
+        return f"nvcc {nvcc.version}, {nvcc.path}, by {nvcc.found_by}"
 
     def cxx() -> str:
         compiler = find_cxx()
         require_cxx20(compiler)
         return f"{compiler.version}, {compiler.path}, by {compiler.found_by}; takes C++20"
 
-    yield _probe("nvcc", nvcc)
-    yield _probe("C++ compiler", cxx)
+    yield _probe(_CUDA, cuda)
+    yield _probe(_CXX, cxx)
     yield _check_cuobjdump()
     yield _probe("ninja", lambda: str(find_ninja()))
     yield _probe("tvm-ffi", lambda: find_tvm_ffi().version)
@@ -184,6 +201,16 @@ def _check_cache() -> str:
     if existing != cache.root:
         return f"{cache.root}, which the first build makes"
     return f"{cache.root}, {modules} kernels, {folder_bytes(cache.root) / 1e6:.1f} MB"
+
+
+def _check_host() -> Check:
+    try:
+        host = find_host()
+    except FlashsmithError as error:
+        return Check(_HOST, False, str(error))
+    if host is None:
+        return Check(_HOST, False, "not built", "nothing: the first call builds it, once")
+    return Check(_HOST, True, f"{host.path}; calls need no {_CXX}")
 
 
 def _check_setting(setting: settings.Setting[object]) -> Check:
