@@ -37,7 +37,7 @@ OF_ITS_ARGUMENTS_ALONE = {
     "ops.backward._kernel_for", "ops.decode_calls._kernel_for",
     "ops.few_queries.few_queries_kernel_for", "ops.operators.parsed_config",
     "ops.lengths.asked_to_look", "runtime.device._cuda_target",
-    "selection.select.reads_pages",
+    "selection.select.reads_pages", "selection.table_text._config_of",
 }  # fmt: skip
 
 
