@@ -34,8 +34,9 @@ from flashsmith.lab.commands.driver import Gpu, find_gpus
 _INSTALL_TORCH = "`pip install 'flashsmith[torch]'`"
 _CXX, _CUDA, _HOST = "C++ compiler", "CUDA compiler", "host library"
 # One check of each group has to be fine; the first one is named if none is.
-_EMULATOR_NEEDS = ((_CXX, _HOST), ("ninja",), ("tvm-ffi",), ("torch",), ("cache",))
-_GPU_NEEDS = (("GPU",), (_CUDA,), ("torch's CUDA",), *_EMULATOR_NEEDS)
+_BUILD_NEEDS = ((_CXX,), ("ninja",))  # of emulated kernels
+_EMULATOR_NEEDS = ((_CXX, _HOST), ("ninja", _HOST), ("tvm-ffi",), ("torch",), ("cache",))
+_GPU_NEEDS = (("GPU",), (_CUDA,), ("torch's CUDA",), ("ninja",), *_EMULATOR_NEEDS)
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,21 @@ def _print(checks: list[Check], otherwise: str) -> None:
 def _verdict(usable: set[str]) -> str:
     if lacking := _lacking(_EMULATOR_NEEDS, usable):
         return f"This machine cannot run kernels yet; it lacks: {lacking}."
-    where = "on the emulator"
-    if _CXX not in usable:
-        where += f", where it builds none without a {_CXX}"
-    lacking = _lacking(_GPU_NEEDS, usable)
-    if not lacking:
-        return f"This machine builds kernels and runs them on its GPU, and {where}."
-    also = " and compiles them for GPUs" if _CUDA in usable else ""
-    return f"This machine runs kernels {where}{also}; to run on a GPU it lacks: {lacking}."
+    on_gpu = _lacking(_GPU_NEEDS, usable)
+    if on_gpu:
+        also = " and compiles them for GPUs" if _CUDA in usable else ""
+        parts = [f"This machine runs kernels on the emulator{also}"]
+    else:
+        parts = ["This machine builds kernels and runs them on its GPU, and on the emulator"]
+    if lacking := _lacking(_BUILD_NEEDS, usable):
+        parts.append(f"to build more for the emulator it lacks: {lacking}")
+    if on_gpu:
+        parts.append(f"to run on a GPU it lacks: {on_gpu}")
+    return f"{'; '.join(parts)}."
 
 
 def _lacking(needs: Iterable[Sequence[str]], usable: set[str]) -> str:
-    return ", ".join(group[0] for group in needs if usable.isdisjoint(group))
+    return ", ".join(dict.fromkeys(group[0] for group in needs if usable.isdisjoint(group)))
 
 
 def _probe(name: str, find: Callable[[], str]) -> Check:
