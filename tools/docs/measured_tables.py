@@ -195,7 +195,7 @@ def _of_first_results(path: Path) -> str:
     second process, from the file of benchmarks/first_result.py and the peers' files beside it."""
     found: dict[str, dict[str, str]] = {}  # label -> candidate -> seconds
     candidates: list[str] = []
-    for file in (path, *sorted({*path.parent.glob("f*.csv")} - {path})):
+    for file in (path, *sorted({*path.parent.glob("*.csv")} - {path})):
         with file.open(newline="") as lines:
             rows = [row for row in csv.DictReader(lines) if row["candidate"] not in candidates]
         for label, row, column in _waits(rows):
