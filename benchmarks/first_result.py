@@ -30,16 +30,16 @@ from flashsmith.lab.bench.rows_file import make_parser, recorded, write_stamp
 
 CANDIDATES = ("torch", "flashsmith", "fa4", "flashinfer")
 COLUMNS = (
-    *("candidate", "compilers", "process", "step", "seconds", "since_torch", "error", "failure"),
+    *("candidate", "compilers", "process", "step"),
+    *("seconds", "since_torch", "error", "failure"),
 )
 _STEPS = Path(__file__).with_name("first_result_steps.py")
 _TOLERANCE = 0.02  # of the largest element: all candidates round to BF16
-# Variables that name folders of caches, or where those are that have no variable of their own.
+# These variables name folders of caches; HOME has the caches without a variable of their own.
 _FOLDERS = (
     *(settings.CACHE_DIR.name, "CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
     *("FLASHINFER_WORKSPACE_BASE", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"),
 )
-_WITHOUT_COMPILERS = {settings.CUDA_COMPILER.name: "nvrtc"}
 
 
 def environment(folder: Path, *, compilers: bool) -> dict[str, str]:
@@ -53,7 +53,7 @@ def environment(folder: Path, *, compilers: bool) -> dict[str, str]:
     empty.mkdir(exist_ok=True)
     for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX"):
         kept.pop(name, None)
-    return {**kept, **_WITHOUT_COMPILERS, "PATH": str(empty)}
+    return {**kept, settings.CUDA_COMPILER.name: "nvrtc", "PATH": str(empty)}
 
 
 def steps_of(
@@ -72,12 +72,12 @@ def measure(
     python: str, device: str, candidates: list[str], *, compilers: bool
 ) -> Iterator[dict[str, Any]]:
     """Yields all rows, each process's as soon as it ended."""
+    has = "found" if compilers else "none"
     for candidate in candidates:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             variables = environment(Path(name), compilers=compilers)
             for process in ("first", "second"):
                 for row in steps_of(python, candidate, device, variables):
-                    has = "found" if compilers else "none"
                     yield {"candidate": candidate, "compilers": has, "process": process, **row}
 
 

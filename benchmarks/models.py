@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from flashsmith.configs import CAUSAL, FULL, DType
+from flashsmith.configs import CAUSAL, FULL, DType, Variant
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.program import Benchmark, run_program
@@ -137,7 +137,7 @@ def _case(
 ) -> Case:
     heads, variant = (model.heads, model.heads_kv), CAUSAL if causal else FULL
     workload = workload_of(model.d_head, batch, heads, lengths, variant, model.dtype)
-    window = drawn.choice(model.windows) if operation != "decode" and causal else 0
+    window = drawn.choice(model.windows) if causal else 0
     window = window if window < lengths[1] else 0
     return Case(
         *(operation, workload, CANDIDATES[operation], model.name, use),
@@ -177,19 +177,18 @@ def slow_cases() -> Iterator[Case]:
         batch: int,
         heads: int | tuple[int, int],
         lengths: int | tuple[int, int],
-        mask: str = "causal",
+        variant: Variant = CAUSAL,
         dtype: DType = DType.BF16,
         cache: str = "",
     ) -> Case:
-        variant = CAUSAL if mask == "causal" else FULL
         workload = workload_of(d_head, batch, heads, lengths, variant, dtype)
         candidates = CANDIDATES[operation]
         return Case(operation, workload, candidates, "found slow", "found slow", cache=cache)
 
     for n in (1000, 2500):
         yield case("forward", 128, 1, 24, n)
-    yield case("forward", 64, 2, 12, 900, "full", DType.FP16)
-    yield case("forward", 64, 2, 12, 900, "causal", DType.FP16)
+    yield case("forward", 64, 2, 12, 900, FULL, DType.FP16)
+    yield case("forward", 64, 2, 12, 900, CAUSAL, DType.FP16)
     for n_q, n_k in ((20, 12000), (77, 30000), (3, 5000)):
         yield case("forward", 128, 2, (32, 8), (n_q, n_k))
     for d_head, n in ((128, 1111), (64, 2222), (128, 5000)):
@@ -198,7 +197,7 @@ def slow_cases() -> Iterator[Case]:
     yield case("backward", 128, 8, (32, 8), 2000)
     yield case("backward", 192, 4, 16, 4096)
     yield case("backward", 128, 1, 16, 2048)
-    yield case("backward", 128, 2, 8, 700, "full")
+    yield case("backward", 128, 2, 8, 700, FULL)
     for batch, context, heads, cache in (
         (2, 100000, (8, 1), "entries"),
         (24, 3000, (32, 8), "entries"),
@@ -206,10 +205,10 @@ def slow_cases() -> Iterator[Case]:
         (8, 3008, (32, 8), "varlen pages of 16"),
         (2, 100000, (8, 1), "varlen pages of 16"),
     ):
-        yield case("decode", 128, batch, heads, (1, context), "full", cache=cache)
+        yield case("decode", 128, batch, heads, (1, context), FULL, cache=cache)
     for batch, context, queries in ((32, 1008, 5), (3, 10000, 30)):
         lengths = (queries, context)
-        yield case("decode", 128, batch, (32, 8), lengths, "full", cache="varlen pages of 16")
+        yield case("decode", 128, batch, (32, 8), lengths, FULL, cache="varlen pages of 16")
 
 
 def cases() -> list[Case]:

@@ -59,7 +59,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     monkeypatch.setenv("FLASHSMITH_CACHE_DIR", str(workshop.cache))
     monkeypatch.setenv("FLASHSMITH_CXX", str(workshop.compiler))
     for module, names in (
-        (kernels, ("build_kernels", "find_modules")),
+        (kernels, ("build_kernels", "find_module", "find_modules")),
         (host, ("build_host", "find_host")),
     ):
         for name in names:

@@ -88,6 +88,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "is_loaded": lambda instance, _: instance in made.loaded,
         "is_at_hand": made.is_at_hand,
         "instances_at_hand": made.instances_at_hand,
+        "loaded_instances": lambda _: set(made.loaded),
         "forget_calls": made.forgotten.set,
         "_forget_calls_later": lambda: None,
         "_max_builders": lambda: made.builders,

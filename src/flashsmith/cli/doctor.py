@@ -92,16 +92,16 @@ def _print(checks: list[Check], otherwise: str) -> None:
 def _verdict(usable: set[str]) -> str:
     if lacking := _lacking(_EMULATOR_NEEDS, usable):
         return f"This machine cannot run kernels yet; it lacks: {lacking}."
-    on_gpu = _lacking(_GPU_NEEDS, usable)
-    if on_gpu:
+    for_gpus = _lacking(_GPU_NEEDS, usable)
+    if for_gpus:
         also = " and compiles them for GPUs" if _CUDA in usable else ""
         parts = [f"This machine runs kernels on the emulator{also}"]
     else:
         parts = ["This machine builds kernels and runs them on its GPU, and on the emulator"]
     if lacking := _lacking(_BUILD_NEEDS, usable):
         parts.append(f"to build more for the emulator it lacks: {lacking}")
-    if on_gpu:
-        parts.append(f"to run on a GPU it lacks: {on_gpu}")
+    if for_gpus:
+        parts.append(f"to run on a GPU it lacks: {for_gpus}")
     return f"{'; '.join(parts)}."
 
 

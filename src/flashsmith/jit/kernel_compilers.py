@@ -40,7 +40,7 @@ LINK_FLAGS = ("-shared", "-Wl,-z,defs")
 # Emulated kernels run as fast with -O1 as with -O2, which takes a quarter more time to compile.
 _EMULATED_COMPILE_FLAGS = (*CXX_FLAGS, "-O1", *EMULATOR_FLAGS)
 _EMULATED_FLAGS = (*_EMULATED_COMPILE_FLAGS, *LINK_FLAGS)
-# The header of the kernel's family, which is nearly all that the compiler reads.
+# A generated file includes the header of its family first, which is nearly all that is compiled.
 _FIRST_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 

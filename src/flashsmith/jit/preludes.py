@@ -6,13 +6,14 @@ text, and reads the text where it cannot take it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashsmith.jit.ninja_files import shell_value
 from flashsmith.jit.toolchain import Compiler
 
-# To compile a header ahead takes about as long as it saves in five units.
+# A compiled header takes about as long as it saves in five units.
 _FEWEST_UNITS = 7
 
 # If anything fails here, the units read the text. A compiled header is tried before it is used,
@@ -43,9 +44,10 @@ class Precompiled:
     """The preludes of a build that enough units share, as files of ninja's folder."""
 
     def __init__(self, preludes: Sequence[Prelude | None]) -> None:
-        shared = {each for each in preludes if preludes.count(each) >= _FEWEST_UNITS}
-        ordered = sorted((each for each in shared if each), key=lambda each: each.command)
-        self._names = {each: f"prelude-{i}.hpp" for i, each in enumerate(ordered)}
+        counts = Counter(each for each in preludes if each)
+        shared = [each for each, units in counts.items() if units >= _FEWEST_UNITS]
+        shared.sort(key=lambda each: each.command)
+        self._names = {each: f"prelude-{i}.hpp" for i, each in enumerate(shared)}
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -63,11 +65,14 @@ class Precompiled:
 
     def needed_by(self, prelude: Prelude | None) -> str:
         """Returns what ninja makes before it compiles a unit, as the end of a line."""
-        name = self._names.get(prelude) if prelude else None
+        name = self._name_of(prelude)
         return f" || {name}.gch" if name else ""
 
     def command(self, command: Sequence[str], prelude: Prelude | None) -> list[str]:
         """Returns a unit's command, which takes the compiled header if there is one."""
-        name = self._names.get(prelude) if prelude else None
+        name = self._name_of(prelude)
         first, *others = command
         return [first, *(["-include", name] if name else []), *others]
+
+    def _name_of(self, prelude: Prelude | None) -> str | None:
+        return self._names.get(prelude) if prelude else None

@@ -99,7 +99,6 @@ for _appends, _has_out in product((False, True), repeat=2):
     _schema = getattr(torch.ops.flashsmith, _name).default._schema
     _ARGUMENTS_OF[_name] = {each.name: each.default_value for each in _schema.arguments}
 
-
 NAMES = tuple(_ARGUMENTS_OF)
 
 

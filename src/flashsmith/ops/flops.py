@@ -7,21 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from flashsmith.ops.decode_operator import NAMES
 
 _Formula = Callable[[dict[str, Any]], int]
 
 
 def register() -> None:
     """Registers flashsmith's operators with torch's FlopCounterMode."""
-    from torch.utils.flop_counter import register_flop_formula  # imports Triton if it is installed
-
-    from flashsmith.ops import decode_operator
-
     formulas: dict[str, _Formula] = {
         "attention_forward": forward_flops,
         "attention_forward_out": forward_flops,
         "attention_backward": backward_flops,
-        **dict.fromkeys(decode_operator.NAMES, decode_flops),
+        **dict.fromkeys(NAMES, decode_flops),
     }
     for name, formula in formulas.items():
         operator = getattr(torch.ops.flashsmith, name)

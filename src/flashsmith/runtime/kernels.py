@@ -19,6 +19,7 @@ from flashsmith.jit import (
     Target,
     build_kernels,
     built_instances,
+    find_module,
     find_modules,
 )
 from flashsmith.runtime.decoding import DecodeKernel
@@ -108,7 +109,7 @@ def is_loaded(instance: KernelId, target: Target) -> bool:
 
 def is_at_hand(instance: KernelId, target: Target) -> bool:
     """Returns whether ``find_kernel`` finds the kernel without building it."""
-    return bool(instances_at_hand([instance], target))
+    return is_loaded(instance, target) or find_module(instance, target) is not None
 
 
 def find_kernel(instance: KernelId, target: Target, progress: Progress | None = None) -> Kernel:

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from flashsmith.runtime.kernels import (
     instances_at_hand,
     is_at_hand,
     is_loaded,
+    loaded_instances,
 )
 from flashsmith.selection.choose import find_tables, forget_calls
 from flashsmith.selection.select import gpu_of, remember_reason
@@ -59,7 +60,8 @@ def at_hand(
     if is_loaded(*wanted):
         return config
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        fallback = _find_fallback(wanted, device, _loaded_of)
+        candidates = _candidates(wanted.instance, device)
+        fallback = _most_similar(candidates & loaded_instances(wanted.target), config)
         if fallback is None:
             return config
         _forget_calls_later()
@@ -68,7 +70,8 @@ def at_hand(
         if fallback is None:
             if is_at_hand(*wanted):
                 return config
-            fallback = _find_fallback(wanted, device, instances_at_hand)
+            candidates = _candidates(wanted.instance, device)
+            fallback = _most_similar(instances_at_hand(candidates, wanted.target), config)
             if fallback is None:
                 return config
         _builds.order(wanted, fallback)
@@ -78,10 +81,6 @@ def at_hand(
     return fallback
 
 
-def _loaded_of(instances: set[KernelId], target: Target) -> set[KernelId]:
-    return {each for each in instances if is_loaded(each, target)}
-
-
 def _builds_in_background(device: torch.device) -> bool:
     if settings.BUILD.get() is False:
         return False
@@ -89,22 +88,17 @@ def _builds_in_background(device: torch.device) -> bool:
     return device.type == "cuda" if asked is None else asked
 
 
-def _find_fallback(
-    wanted: _BuildKey,
-    device: torch.device,
-    there: Callable[[set[KernelId], Target], set[KernelId]],
-) -> AttentionKernelConfig | None:
-    """Returns the kernel that is most similar to the wanted one, of those that are there.
+def _candidates(instance: KernelId, device: torch.device) -> set[KernelId]:
+    """Returns the kernels that may serve in place of one, whether they exist or not."""
+    variant = instance.variant
+    trusted = (cfg for cfg in _trusted(instance, device) if cfg.serves_variant(variant))
+    return {KernelId(cfg, variant) for cfg in trusted} - {instance}
 
-    there: Returns those of some kernels that may serve now.
-    """
-    config, variant = wanted.instance.config, wanted.instance.variant
-    trusted = {
-        KernelId(cfg, variant)
-        for cfg in _trusted(wanted.instance, device)
-        if cfg.serves_variant(variant)
-    }
-    found = there(trusted - {wanted.instance}, wanted.target)
+
+def _most_similar(
+    found: Iterable[KernelId], config: AttentionKernelConfig
+) -> AttentionKernelConfig | None:
+    """Returns the configuration that differs least from ``config``; None if there is none."""
     ranked = sorted(found, key=lambda each: (find_distance(each.config, config), each))
     return ranked[0].config if ranked else None
 
