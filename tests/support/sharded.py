@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
 
 import flashsmith
+from support.processes import run_in_processes
 
 PLACES: dict[str, Placement] = {
     "batch": Shard(0), "heads": Shard(2), "replicas": Replicate(), "rows": Shard(1),
@@ -33,15 +33,16 @@ Outcomes = dict[tuple[str, str], tuple[dict[str, float], str]]
 
 
 def outcomes_of_two(folder: Path) -> Outcomes:
-    """Runs all cases in two processes. folder: A folder for the files by which they meet."""
-    torch.multiprocessing.spawn(_run, (folder,), nprocs=2)
+    """Runs all cases in two processes.
+
+    folder: A folder for the file by which they meet, and for the outcomes.
+    """
+    run_in_processes(_run, 2, folder)
     found: Outcomes = torch.load(folder / "outcomes.pt")
     return found
 
 
 def _run(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
     found: Outcomes = {}
     for case, name in CASES:
@@ -50,7 +51,6 @@ def _run(rank: int, folder: Path) -> None:
         found[case, name] = run(case, mesh, PLACES[name])
     if rank == 0:
         torch.save(found, folder / "outcomes.pt")
-    dist.destroy_process_group()
 
 
 def random(*shape: int) -> torch.Tensor:
