@@ -16,10 +16,12 @@ from flashsmith.jit import (
     build_kernels,
     built_instances,
     find_module,
+    headers,
 )
 from flashsmith.jit.headers import Headers, HeaderTree
 from flashsmith.jit.lint import may_release
-from flashsmith.jit.sources import host_sources, kernel_sources
+from flashsmith.jit.sources import emulator_hash, host_sources, kernel_sources
+from flashsmith.jit.units import host_hash
 from support.tiny_build import EMULATOR, INSTANCES
 
 HEADER = "include/flashsmith/tiny.cuh"
@@ -186,6 +188,59 @@ def test_a_header_that_comes_before_another_is_seen(tmp_path: Path, folder: str)
     assert list(present(text, *roots).values()) == ["first\n"]
 
 
+def test_a_second_look_up_searches_no_text(csrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = host_hash(csrc), emulator_hash(csrc)
+    monkeypatch.setattr(headers, "_INCLUDE", None)
+    assert (host_hash(csrc), emulator_hash(csrc)) == before
+
+
+def test_a_header_of_many_texts_is_followed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.cuh").write_text('#include "two.cuh"\n')
+    (tmp_path / "two.cuh").write_text("\n")
+    tree, looked_up = HeaderTree(tmp_path), []
+    honest = tree._look_up
+
+    def counted(named: tuple[tuple[str, str], ...], *others: object) -> object:
+        looked_up.append([name for _, name in named])
+        return honest(named, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tree, "_look_up", counted)
+    texts = ['#include "one.cuh"\n', '#include "two.cuh"\n#include "one.cuh"\n']
+    found = [tree.included({"text.cu": text}, [tmp_path]).found for text in texts]
+    assert found[0] == found[1]
+    assert looked_up == [["one.cuh"], ["two.cuh"], [], ["two.cuh", "one.cuh"]]
+
+
+def test_files_of_the_host_that_change_are_seen(csrc: Path) -> None:
+    def state() -> tuple[list[str], str, str]:
+        return [each.label for each in host_sources(csrc)], host_hash(csrc), emulator_hash(csrc)
+
+    file = csrc / "host/tiny.cpp"
+    states = [state()]
+    file.write_text(f"{file.read_text()}// changed\n")
+    states.append(state())
+    (csrc / "host/deep/deeper").mkdir(parents=True)
+    assert state() == states[-1]
+    (csrc / "host/deep/deeper/new.cpp").write_text('#include "host/deep/new.h"\n')
+    states.append(state())
+    assert "host/deep/deeper/new.cpp" in states[-1][0]
+    (csrc / "host/deep/new.h").write_text("// at last\n")
+    states.append(state())
+    (csrc / "emulator/new.cpp").write_text('#include "host/deep/new.h"\n')
+    states.append(state())
+    (csrc / "host/deep/new.h").write_text("// changed\n")
+    states.append(state())
+    assert len({of_host for _, of_host, _ in states}) == len(states)
+    assert [of for *_, of in states[:-2]] == [states[0][2]] * 4  # those are the host's alone
+    assert len({of for *_, of in states[-3:]}) == 3
+    (csrc / "emulator/new.cpp").unlink()
+    (csrc / "host/deep/deeper/new.cpp").unlink()
+    file.write_text(file.read_text().removesuffix("// changed\n"))
+    assert state() == states[0]
+
+
 # ---- what a text includes ----
 
 
@@ -230,6 +285,20 @@ def test_what_is_named_in_quotes_and_nowhere_is_missing(tmp_path: Path) -> None:
         "b.h": "",
     }
     assert HeaderTree(tmp_path).included(files, [tmp_path]).missing == ("not/there.cuh",)
+
+
+def test_names_in_angle_brackets_and_nowhere_are_foreign(tmp_path: Path) -> None:
+    (tmp_path / "one.h").write_text("#include <other/package.h>\n#include <vector>\n")
+    found = included('#include <one.h>\n#include <cstdint>\n#include "not/there.h"', tmp_path)
+    assert found.foreign == {"other/package.h", "vector", "cstdint"}
+
+
+def test_only_a_line_of_its_own_includes(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).write_text("")
+    text = '#include "a"\n// #include "b"\n \t#\tinclude <c>  // why\nint x; #include "d"\n'
+    assert [header.name for header in included(text, tmp_path).found] == ["a", "c"]
+    assert not included("#include 'a'\n#include \"a\n#included <b>\n", tmp_path).found
 
 
 def test_names_and_contents_count(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ class KernelCache:
         """Returns the entries in ``kernels``, ``hosts`` or ``objects``, sound or not, by name."""
         try:
             with descriptor_errors():
-                return sorted(folder.iterdir()) if folder.is_dir() else []
+                return (
+                    sorted(folder.iterdir(), key=lambda each: each.name) if folder.is_dir() else []
+                )
         except OSError as error:
             raise self._unreadable(error) from error
 

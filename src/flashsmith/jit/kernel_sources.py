@@ -21,7 +21,7 @@ from flashsmith.jit.sources import PACKAGE_SOURCES
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 _DIRECTIVE = re.compile(r"^(#.*)$", re.MULTILINE)
-_SPACE_AT_BRACKETS = re.compile(r" *([(){}\[\],;]) *")
+_SPACE_AT_BRACKET = re.compile(r" (?:(?=[(){}\[\],;])|(?<=[(){}\[\],;] ))")
 
 
 def kernel_source_stamp(csrc: Path = PACKAGE_SOURCES.csrc) -> dict[str, str]:
@@ -41,12 +41,12 @@ def kernel_source_hash(kind: type[KernelConfig], csrc: Path = PACKAGE_SOURCES.cs
 
     The hash leaves out the compiler's version: tables measured with another version are used.
     """
-    include = csrc / "include"
     digest = hashlib.sha256("\0".join(NVCC_FLAGS).encode())
     kernel = {"kernel.cu": f'#include "flashsmith/{kind.family}/{kind.kernels_name()}_kernel.cuh"'}
     # The emulator's headers are in another folder, so they are not found here.
-    for header in HeaderTree(include).included(kernel, [include]).found:
-        digest.update(f"\0{header.name}\0{_without_comments(header.text)}".encode())
+    for header in HeaderTree.present(csrc).included(kernel, [csrc / "include"]).found:
+        name = header.name.removeprefix("include/")
+        digest.update(f"\0{name}\0{_without_comments(header.text)}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -58,5 +58,5 @@ def _without_comments(text: str) -> str:
     code_and_directives = _DIRECTIVE.split(lines)
     for i in range(0, len(code_and_directives), 2):
         code = " ".join(code_and_directives[i].split())
-        code_and_directives[i] = _SPACE_AT_BRACKETS.sub(r"\1", code)
+        code_and_directives[i] = _SPACE_AT_BRACKET.sub("", code)
     return "\n".join(code_and_directives)

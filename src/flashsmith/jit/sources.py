@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,18 +57,22 @@ class Source:
         return hash_json([self.files[self.source_file], self.headers.hash])
 
 
-def host_sources(csrc: Path) -> list[Source]:
+def host_sources(csrc: Path) -> tuple[Source, ...]:
     """Returns the files of the host library: those of the host, then those of the emulator."""
-    tree = HeaderTree.present(csrc)
+    return _host_sources(HeaderTree.present(csrc))
+
+
+@functools.lru_cache(maxsize=1)  # a look-up asks for them several times
+def _host_sources(tree: HeaderTree) -> tuple[Source, ...]:
     found = []
     for folder in ("host", EMULATOR_FOLDER):
-        for path in sorted((csrc / folder).rglob("*.cpp")):
+        for path in tree.files(folder, ".cpp"):
             files = {path.name: tree.read(path).text}
-            label = path.relative_to(csrc)
+            label = path.relative_to(tree.csrc)
             name = "-".join(label.with_suffix("").parts)
-            headers = tree.included(files, host_roots(csrc))
+            headers = tree.included(files, host_roots(tree.csrc))
             found.append(Source(name, label.as_posix(), files, headers, None))
-    return found
+    return tuple(found)
 
 
 def kernel_sources(

@@ -72,7 +72,8 @@ def plan_host(toolchain: HostToolchain, csrc: Path) -> list[TranslationUnit]:
     for source in host_sources(csrc):
         is_hidden = not source.label.startswith(EMULATOR_FOLDER)
         flags = [*_HOST_FLAGS, *([_HIDDEN] if is_hidden else []), "-c"]
-        prelude = _TVM_FFI_PRELUDE if any("<tvm/ffi/" in text for text in source.texts) else ""
+        is_bound = any(name.startswith("tvm/ffi/") for name in source.headers.foreign)
+        prelude = _TVM_FFI_PRELUDE if is_bound else ""
         units.append(
             TranslationUnit(
                 **vars(source),
