@@ -118,9 +118,11 @@ def get_gpu_architecture(name: str) -> GpuArchitecture:
         ValueError: neither is known; the message lists both.
     """
     match = re.fullmatch(r"sm_(\d+)(\d)[af]?|(\d+)\.(\d)", name)
-    capability: tuple[int, ...] | None = find_compute_capability(name)
-    if match:
+    capability: tuple[int, ...] | None
+    if match:  # such a name is no GPU's
         capability = tuple(int(digits) for digits in match.groups() if digits)
+    else:
+        capability = find_compute_capability(name)
     if found := find_architecture(capability):
         return found
     valid = ", ".join(gpu.name for gpu in GPU_ARCHITECTURES)
@@ -140,7 +142,7 @@ def find_compute_capability(gpu: str) -> tuple[int, int] | None:
     The result is None if the list has no model of this name.
     """
     for capability, models in _MODELS.items():
-        if any(_pattern(model).search(gpu) for model in models):
+        if any(_is_model(gpu, model) for model in models):
             return capability
     return None
 
@@ -153,7 +155,7 @@ def count_sms(gpu: str) -> int:
     of one name whose counts differ by a few percent share one count.
     """
     for model, count in _NUM_SMS.items():
-        if _pattern(model).search(gpu):
+        if _is_model(gpu, model):
             return count
     try:
         return get_gpu_architecture(gpu).num_sms
@@ -161,7 +163,11 @@ def count_sms(gpu: str) -> int:
         return _USUAL_NUM_SMS
 
 
-def _pattern(model: str) -> re.Pattern[str]:
-    """Returns a pattern of a model's whole words; no letters or digits may stand between them."""
-    words = r"[^a-z0-9]*".join(model.split())
-    return re.compile(rf"(?<![a-z0-9]){words}(?![a-z0-9])", re.IGNORECASE)
+def _is_model(gpu: str, model: str) -> bool:
+    """Returns whether a GPU's name has a model's whole words; no letters or digits may stand
+    between them."""
+    name, words = gpu.lower(), model.lower().split()
+    if not all(word in name for word in words):  # to compile a pattern takes far longer
+        return False
+    pattern = r"[^a-z0-9]*".join(words)
+    return re.search(rf"(?<![a-z0-9]){pattern}(?![a-z0-9])", name) is not None

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from flashsmith import gpus
 from flashsmith.configs import (
     CAUSAL,
     FULL,
@@ -24,7 +29,7 @@ from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.errors import DeviceError
-from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_sms
+from flashsmith.gpus import GPU_ARCHITECTURES, GPU_MODELS, count_sms, get_gpu_architecture
 from flashsmith.problem import Problem
 from support.sm80_kernels import BASE
 from support.sm90_kernels import LAST
@@ -237,6 +242,27 @@ def test_sms_are_counted_by_the_name() -> None:
     assert {name: count_sms(name) for name in counts} == counts
     for name in (*GPU_MODELS, *(gpu.name for gpu in GPU_ARCHITECTURES)):
         assert 10 <= count_sms(name) <= 170
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA RTX A6000", "sm_90a"])
+def test_a_look_up_of_a_gpu_compiles_few_patterns(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Patterns of all models would take a tenth of a process's first call."""
+    patterns: list[str] = []
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(pattern: str, *others: Any) -> Any:
+            patterns.append(pattern)
+            return function(pattern, *others)
+
+        return counted
+
+    functions = {name: counting(getattr(re, name)) for name in ("compile", "search", "fullmatch")}
+    monkeypatch.setattr(gpus, "re", SimpleNamespace(**vars(re) | functions))
+    get_gpu_architecture.__wrapped__(name)
+    count_sms.__wrapped__(name)
+    assert len(patterns) <= 4
 
 
 def test_the_heuristic_takes_tiles_that_the_tuner_tries() -> None:

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from flashsmith.configs import get_autotuning_kernel_configs, get_sm90_autotuning_kernel_configs
+from flashsmith.configs import (
+    KernelConfig,
+    get_autotuning_kernel_configs,
+    get_sm90_autotuning_kernel_configs,
+)
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm90.family import SM90_FORWARD
 from flashsmith.errors import TuningError
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.problem import LENGTH_BUCKETS
+from flashsmith.selection import table_text
 from flashsmith.selection.choose import find_tables, forget_tables
 from flashsmith.selection.tables import (
     Table,
@@ -100,6 +105,24 @@ def test_shipped_table_is_whole(path: Path) -> None:
             for bucket in LENGTH_BUCKETS:
                 workload = square(dtype, d_head, mask, 64, 64, bucket)  # it fills any GPU
                 assert table.key_of(workload) in table.entries
+
+
+@SHIPPED
+def test_each_kernel_of_a_table_is_checked_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in a row of each shape for which it is fast."""
+    checked: list[KernelConfig] = []
+    is_buildable = KernelConfig.is_buildable
+
+    def counted(config: KernelConfig) -> bool:
+        checked.append(config)
+        return is_buildable(config)
+
+    monkeypatch.setattr(KernelConfig, "is_buildable", counted)
+    table_text._is_buildable.cache_clear()
+    Table.read(path)
+    assert checked and len(checked) == len(set(checked))
 
 
 @SHIPPED

@@ -187,7 +187,7 @@ class KernelConfig(ABC):
     def served_of(self, variant: Variant) -> Variant:
         """Returns the part of a variant that single features of it allow, whatever the others
         are."""
-        return replace(variant, paged=False)
+        return replace(variant, paged=False) if variant.paged else variant
 
     def why_not(self, workload: AnyWorkload) -> str:
         """Returns why its kernels do not compute a workload; "" if they do."""

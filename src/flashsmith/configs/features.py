@@ -53,6 +53,9 @@ class Feature:
 
     def read(self, text: str) -> tuple[int, ...] | None:
         """Returns the fields' values if `text` is this feature, else None."""
+        first = self.text.partition("{")[0]
+        if not text.startswith(first) and text != self.former:
+            return None  # seen faster than by the pattern
         match = self.pattern.fullmatch(text)
         if not match:
             return None
@@ -109,7 +112,7 @@ def formerly(**names: str) -> Callable[[type[C]], type[C]]:
 
         @functools.wraps(plain)
         def init(self: C, *args: Any, **given: Any) -> None:
-            for former in names.keys() & given.keys():
+            for former in () if names.keys().isdisjoint(given) else names.keys() & given.keys():
                 warn_of_former_name(former, names[former])
                 given[names[former]] = given.pop(former)
             plain(self, *args, **given)
@@ -146,19 +149,20 @@ def read_features(texts: Iterable[str], features: Sequence[Feature]) -> dict[str
         ValueError: A text is unknown or occurs twice, or a feature is missing that is never left
             out.
     """
-    found: dict[Feature, tuple[int, ...]] = {}
+    found: dict[str, tuple[int, ...]] = {}  # by the features' texts
     for text in texts:
-        matches = ((feature, feature.read(text)) for feature in features if feature not in found)
+        unread = (feature for feature in features if feature.text not in found)
+        matches = ((feature, feature.read(text)) for feature in unread)
         feature, values = next((match for match in matches if match[1] is not None), (None, None))
         if feature is None or values is None:
             raise ValueError(
                 f"its feature {text!r} is unknown or repeated; features are "
                 f"{', '.join(feature.name for feature in features)}"
             )
-        found[feature] = values
+        found[feature.text] = values
     fields: dict[str, Any] = {}
     for feature in features:
-        values = found.get(feature, feature.absent)
+        values = found.get(feature.text, feature.absent)
         if values is None:
             raise ValueError(f"it has no {feature.name}")
         fields |= zip(feature.fields, values, strict=True)

@@ -131,7 +131,7 @@ def _from_short_form(match: re.Match[str], d_head: int | None) -> KernelId:
     tup: tuple[Any, ...] = (DType.from_string(match["dtype"]), d_head, *sizes)
     values = dict(zip(kind.tuple_fields, tup, strict=True))
     config = kind(**values, **read_features(texts, kind.feature_table))
-    return KernelId(config, Variant.from_name(match["variant"] or FULL.name))
+    return KernelId(config, Variant.from_name(match["variant"]) if match["variant"] else FULL)
 
 
 def _parse_cpp_name(text: str, _d_head: int | None) -> set[KernelId]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from flashsmith.configs import parse_kernel_name_into_config
+from flashsmith.configs import KernelConfig, parse_kernel_name_into_config
 from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import FORWARD, OPERATIONS, operation_of
@@ -74,8 +74,9 @@ def _entry(operation: Operation[W, C], rows: list[Row]) -> Entry[W, C]:
         else None,
         ranked=tuple(map(_measured, measured)),
     )
+    has_tflops = entry.workload.tflops(1.0) is not None
     for row in entry.ranked:
-        if (row.tflops is None) != (entry.workload.tflops(row.ms) is None):
+        if (row.tflops is not None) != has_tflops:
             raise ValueError(f"tflops is {row.tflops} for {entry.workload}")
         if why := _why_not(operation, row.config, entry.workload):
             raise ValueError(f"{row.config} cannot serve {entry.workload}: {why}")
@@ -99,4 +100,9 @@ def _why_not(operation: Operation[W, C], config: C, workload: W) -> str:
         return f"it is one of the {config.operation}"
     if why := operation.why_not(config, workload):
         return why
-    return "" if config.is_buildable() else "no GPU has room for it"
+    return "" if _is_buildable(config) else "no GPU has room for it"
+
+
+@functools.cache  # one stands in many rows
+def _is_buildable(config: KernelConfig) -> bool:
+    return config.is_buildable()

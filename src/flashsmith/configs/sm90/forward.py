@@ -275,7 +275,8 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def served_of(self, variant: Variant) -> Variant:
         if self.fp8_scores:
             return replace(variant, bias=False, score=0, dropout=False, paged=False)
-        return replace(variant, paged=variant.paged and variant.varlen and self.cluster_size == 1)
+        is_paged = variant.paged and variant.varlen and self.cluster_size == 1
+        return variant if is_paged == variant.paged else replace(variant, paged=is_paged)
 
     @property
     def fp8_tensors(self) -> frozenset[str]:
