@@ -14,8 +14,9 @@ from types import ModuleType
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Turns the garbage collector off, for imports: these make no garbage, but so many objects that
-    the collector walks over all of torch's several times, half of the import's time."""
+    """Turns the garbage collector off, for imports and a first call's look-ups: these make little
+    garbage, but so many objects that the collector walks over all of torch's, which takes as long
+    as all else."""
     was_on = gc.isenabled()
     gc.disable()
     try:

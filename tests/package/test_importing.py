@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from flashsmith.configs import KernelId
+from flashsmith.configs.registry import FORWARD
+from flashsmith.errors import TuningError
 from flashsmith.importing import after_import, no_collections
+from flashsmith.jit import KernelCache, Target, find_host, find_modules
+from flashsmith.selection import choose
+from support.sm80_kernels import BASE
 
 
 @pytest.fixture
@@ -63,6 +69,29 @@ def test_the_collector_is_off_meanwhile_and_then_as_before() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_look_ups_are_without_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objects that they keep would have the collector walk over all of torch's."""
+    seen: list[bool] = []
+
+    def entries(cache: KernelCache, folder: Path) -> list[Path]:
+        seen.append(gc.isenabled())
+        return []
+
+    def read_for(*_: object) -> None:
+        seen.append(gc.isenabled())
+        raise TuningError("none")
+
+    monkeypatch.setattr(KernelCache, "entries", entries)
+    monkeypatch.setattr(choose, "read_for", read_for)
+    cache = KernelCache()
+    assert find_host(caches=[cache]) is None
+    assert find_modules([KernelId(BASE)], Target.emulator(), caches=[cache]) == {}
+    with pytest.warns(UserWarning, match="none"):
+        choose.find_tables.__wrapped__(FORWARD, "NVIDIA H200")
+    assert len(seen) > 2 and not any(seen)
+    assert gc.isenabled()
 
 
 def test_attention_is_imported_without_collections() -> None:

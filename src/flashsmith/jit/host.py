@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.errors import BuildError, ToolchainError
+from flashsmith.importing import no_collections
 from flashsmith.jit.binary import kind_of, loads_here, platform_here, platform_of
 from flashsmith.jit.cache import KernelCache, entry_name, find_caches, has_fields
 from flashsmith.jit.compile import (
@@ -60,6 +61,7 @@ class HostLibrary(Loadable):
         return could_be and not self.is_refused
 
 
+@no_collections()
 def find_host(
     *, sources: SourceTree = PACKAGE_SOURCES, caches: Sequence[KernelCache] | None = None
 ) -> HostLibrary | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
+from flashsmith.importing import no_collections
 from flashsmith.jit.binary import loads_here
 from flashsmith.jit.cache import KernelCache, find_caches, has_fields
 from flashsmith.jit.kernel_compilers import archs_of
@@ -58,6 +59,7 @@ class Module(Loadable):
         return self.target.kind == "cuda" or loads_here(binary, libc)
 
 
+@no_collections()
 def find_modules(
     instances: Iterable[KernelId],
     target: Target,

@@ -18,6 +18,7 @@ from flashsmith.configs.registry import DECODE, FORWARD
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
+from flashsmith.importing import no_collections
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
@@ -100,6 +101,7 @@ def choose_for(
 
 
 @functools.cache
+@no_collections()
 def find_tables(
     operation: Operation[W, C], gpu: str
 ) -> tuple[tuple[Source[W, C], ...], tuple[str, ...]]:
