@@ -17,7 +17,7 @@ import pytest
 import flashsmith
 from flashsmith.configs import parse_kernel_name_into_instance
 from flashsmith.flash_attn import hub
-from flashsmith.jit import Target, build_host, build_kernels, cache
+from flashsmith.jit import Target, build_host, build_kernels, caches
 from support.cli import FITTING, invoke, invoke_json, refused
 from support.paths import TESTS
 
@@ -176,13 +176,13 @@ def test_models_of_transformers(repository: Path) -> None:
 def test_an_imported_flashsmith_of_this_version_gets_the_kernels(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_prebuilt", [*cache._prebuilt])
+    monkeypatch.setattr(caches, "_prebuilt", [*caches._prebuilt])
     loaded = kernels.get_local_kernel(repository)
     assert {name: getattr(loaded, name) for name in loaded.__all__} == {
         name: getattr(hub, name) for name in hub.__all__
     }
     prebuilt = variant_of(repository) / "_package" / "flashsmith" / "prebuilt"
-    assert prebuilt in {each.root for each in cache.find_caches()}
+    assert prebuilt in {each.root for each in caches.find_caches()}
 
 
 def test_an_imported_flashsmith_of_another_version_is_refused(repository: Path) -> None:

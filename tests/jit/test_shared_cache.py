@@ -17,7 +17,7 @@ from flashsmith.jit import (
     build_host,
     build_kernels,
     built_instances,
-    cache,
+    caches,
     list_modules,
 )
 from support.permissions import obeying_permissions
@@ -196,7 +196,7 @@ def test_its_owners_files_are_loaded_and_nobody_elses(workshop: Workshop, shared
 @pytest.fixture
 def packaged(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = fill(workshop, workshop.root / "prebuilt")
-    monkeypatch.setattr(cache, "_prebuilt", [root])
+    monkeypatch.setattr(caches, "_prebuilt", [root])
     return root
 
 
@@ -222,7 +222,7 @@ def test_code_may_bring_further_kernels(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = fill(workshop, workshop.root / "beside")
-    monkeypatch.setattr(cache, "_prebuilt", [workshop.root / "nowhere"])
+    monkeypatch.setattr(caches, "_prebuilt", [workshop.root / "nowhere"])
     assert workshop.find() == []
-    cache.add_prebuilt(root)
+    caches.add_prebuilt(root)
     assert [each.path.is_relative_to(root) for each in workshop.find()] == [True]

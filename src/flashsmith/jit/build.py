@@ -11,7 +11,8 @@ from pathlib import Path
 from flashsmith.configs import KernelId, require_buildable
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.jit.binary import kind_of
-from flashsmith.jit.cache import KernelCache, Manifest, entry_name, find_caches
+from flashsmith.jit.cache import KernelCache, Manifest, entry_name
+from flashsmith.jit.caches import find_caches
 from flashsmith.jit.compile import BUILD_LOG, Progress, default_jobs
 from flashsmith.jit.disk import descriptor_errors
 from flashsmith.jit.functions import functions_in

@@ -11,7 +11,8 @@ from pathlib import Path
 from flashsmith.errors import BuildError, ToolchainError
 from flashsmith.importing import no_collections
 from flashsmith.jit.binary import kind_of, loads_here, platform_here, platform_of
-from flashsmith.jit.cache import KernelCache, entry_name, find_caches, has_fields
+from flashsmith.jit.cache import KernelCache, entry_name, has_fields
+from flashsmith.jit.caches import find_caches
 from flashsmith.jit.compile import (
     BUILD_LOG,
     Progress,

@@ -11,7 +11,8 @@ from pathlib import Path
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance, require_buildable
 from flashsmith.importing import no_collections
 from flashsmith.jit.binary import loads_here
-from flashsmith.jit.cache import KernelCache, find_caches, has_fields
+from flashsmith.jit.cache import KernelCache, has_fields
+from flashsmith.jit.caches import find_caches
 from flashsmith.jit.kernel_compilers import archs_of
 from flashsmith.jit.lint import Lint
 from flashsmith.jit.loadable import Loadable

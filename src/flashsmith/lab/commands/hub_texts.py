@@ -32,7 +32,7 @@ from flashsmith.flash_attn.hub import (
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
-from flashsmith.jit.cache import add_prebuilt
+from flashsmith.jit.caches import add_prebuilt
 
 if _is_imported:  # this version, from elsewhere, without these kernels
     add_prebuilt(_PACKAGE / "flashsmith" / "prebuilt")
