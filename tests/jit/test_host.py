@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
+import subprocess
 
 import pytest
 
 import support.tiny_build as tiny
 from flashsmith.errors import BuildError
-from flashsmith.jit import build_host, units
+from flashsmith.jit import build_host, find_tvm_ffi, units, why_no_host
 from support.workshop import (
     HOST,
     KERNEL_FILES,
@@ -189,3 +191,70 @@ def test_that_of_another_machine_is_left_to_it(workshop: Workshop, field: str, v
     edit_manifest(workshop.host.directory, lambda manifest: manifest.update({field: value}))
     assert workshop.find_host() is None
     assert len(list((workshop.cache / "hosts").iterdir())) == 1
+
+
+# ---- tvm-ffi ----
+
+
+@pytest.mark.parametrize(
+    ("needed", "serves"),
+    [
+        *(("0.1.15.post2", True), ("0.1.15", True), ("0.1.9", True)),
+        *(("0.1.15.post3", False), ("0.1.16", False), ("0.2.0", False), ("0.0.20", False)),
+        ("1.1.9", False),
+    ],
+)
+def test_one_works_with_the_tvm_ffi_that_it_was_compiled_with_and_newer_ones(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, needed: str, serves: bool
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.1.15.post2")
+    workshop.build()
+    edit_manifest(workshop.host.directory, lambda manifest: manifest.update(tvm_ffi=needed))
+    assert (workshop.find_host() is not None) == serves
+
+
+def test_after_a_change_of_tvm_ffi_another_is_built_where_the_old_one_does_not_serve(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    for version in ("0.1.15", "0.1.16", "0.1.10", "0.1.16"):
+        monkeypatch.setattr(importlib.metadata, "version", lambda _, version=version: version)
+        built.append(build_host(sources=workshop.sources).manifest["tvm_ffi"])
+    assert built == ["0.1.15", "0.1.15", "0.1.10", "0.1.10"]  # 0.1.16 takes the newest file
+
+
+def test_an_unknown_tvm_ffi_is_trusted(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    workshop.build()
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert workshop.find_host() is not None
+
+
+def test_a_shared_one_of_another_tvm_ffi_is_named(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.build()
+    library = workshop.host
+    shared = str(shutil.move(workshop.cache, workshop.root / "shared"))
+    monkeypatch.setenv("FLASHSMITH_SHARED_CACHE", shared)
+    assert why_no_host(workshop.sources) is None
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.2.1")
+    needed = library.manifest["tvm_ffi"]
+    said = why_no_host(workshop.sources)
+    assert said is not None and said.startswith(f"the host library {shared}/hosts/")
+    assert f"was compiled with tvm-ffi {needed}, and 0.2.1 is installed" in said
+    assert said.endswith(f"`pip install 'apache-tvm-ffi~={needed}'`")
+
+
+def test_tvm_ffi_is_called_by_functions_of_c_alone() -> None:
+    """These are what newer versions keep; names and layouts of its C++ classes may change."""
+    command = ["nm", "-D", "--undefined-only", build_host().path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    names = [line.split()[-1] for line in done.stdout.splitlines()]
+    called = {name for name in names if "tvm" in name.lower()}
+    assert called and all(name.startswith("TVMFFI") for name in called)
+    headers = (find_tvm_ffi().include / "tvm/ffi").rglob("*c_*api.h")
+    declared = "".join(path.read_text() for path in headers)
+    assert all(f" {name}(" in declared for name in called)

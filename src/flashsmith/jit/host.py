@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from flashsmith.jit.lint import Lint
 from flashsmith.jit.loadable import Loadable
 from flashsmith.jit.ninja_files import FailedJob, response_file, run_ninja, shell_value
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
-from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20
+from flashsmith.jit.toolchain import INSTALL_CXX, require_cxx20, tvm_ffi_version
 from flashsmith.jit.unit_build import UnitBuild
 from flashsmith.jit.units import (
     FORMAT,
@@ -58,8 +59,24 @@ class HostLibrary(Loadable):
     @property
     def is_for_here(self) -> bool:
         """Whether this process should load the library, judged by its manifest."""
-        could_be = loads_here(self.manifest["binary"], self.manifest["libc"])
-        return could_be and not self.is_refused
+        return not self.why_not_here and not self.is_refused
+
+    @property
+    def why_not_here(self) -> str:
+        """The reason why it does not work on this machine, and what to do; "" if it should."""
+        binary, libc, tvm_ffi = (str(self.manifest[key]) for key in ("binary", "libc", "tvm_ffi"))
+        if not loads_here(binary, libc):
+            return (
+                f"is for {platform_of(binary, libc)}, and this machine is {platform_here()}; "
+                "install flashsmith's wheel for this machine "
+                "(`pip install --force-reinstall --no-deps flashsmith`)"
+            )
+        if not _serves(tvm_ffi_version(), tvm_ffi):
+            return (
+                f"was compiled with tvm-ffi {tvm_ffi}, and {tvm_ffi_version()} is installed; "
+                f"`pip install 'apache-tvm-ffi~={tvm_ffi}'`"
+            )
+        return ""
 
 
 @no_collections()
@@ -124,14 +141,19 @@ def why_no_host(sources: SourceTree = PACKAGE_SOURCES) -> str | None:
     and what to do about it; None if there is none of the present sources."""
     present = host_hash(sources.csrc)
     for library in (each for cache in find_caches()[1:] for each in _read_all(cache)):
-        binary, libc = library.manifest["binary"], library.manifest["libc"]
-        if library.manifest["source_hash"] == present and not loads_here(binary, libc):
-            return (
-                f"the host library {library.path} is for {platform_of(binary, libc)}, and this "
-                f"machine is {platform_here()}; install flashsmith's wheel for this machine "
-                "(`pip install --force-reinstall --no-deps flashsmith`)"
-            )
+        if library.manifest["source_hash"] == present and library.why_not_here:
+            return f"the host library {library.path} {library.why_not_here}"
     return None
+
+
+def _serves(installed: str, needed: str) -> bool:
+    """Returns whether a library that was compiled with one version of tvm-ffi works with another.
+
+    The library calls C functions of tvm-ffi alone, which every later version has; wheels are
+    compiled with the oldest one. Where that changes, tvm-ffi counts a minor version.
+    """
+    here, there = (list(map(int, re.findall(r"\d+", version))) for version in (installed, needed))
+    return not here or (here[:2] == there[:2] and here >= there)
 
 
 def _read_all(cache: KernelCache) -> Iterator[HostLibrary]:
@@ -142,7 +164,7 @@ def _read_all(cache: KernelCache) -> Iterator[HostLibrary]:
 
 def _read(cache: KernelCache, folder: Path, key: str | None = None) -> HostLibrary | None:
     manifest = cache.read(folder, key, check_hash=key is not None)
-    if not has_fields(manifest, binary=str, libc=str, source_hash=str):
+    if not has_fields(manifest, binary=str, libc=str, source_hash=str, tvm_ffi=str):
         return None
     assert manifest is not None
     return HostLibrary(folder, manifest) if manifest.get("format") == FORMAT else None

@@ -164,11 +164,20 @@ def find_tvm_ffi() -> TvmFfi:
     for location in (spec.submodule_search_locations or []) if spec else []:
         include, library = Path(location) / "include", Path(location) / "lib"
         if (include / "tvm" / "ffi").is_dir() and (library / "libtvm_ffi.so").is_file():
-            return TvmFfi(include, library, importlib.metadata.version("apache-tvm-ffi"))
+            return TvmFfi(include, library, tvm_ffi_version())
     raise ToolchainError(
         "the headers and libtvm_ffi.so of apache-tvm-ffi were not found beside Python's "
         f"{sys.executable}; `pip install --force-reinstall apache-tvm-ffi`"
     )
+
+
+def tvm_ffi_version() -> str:
+    """Returns the version of the installed apache-tvm-ffi, without importing it; "" if it is not
+    known: a bundle of an application may leave it out."""
+    try:
+        return importlib.metadata.version("apache-tvm-ffi")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _nvcc_candidates() -> Iterator[tuple[str, Path | None]]:
