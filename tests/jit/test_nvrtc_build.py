@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import support.tiny_build as tiny
 from flashsmith.errors import BuildError, ToolchainError
-from flashsmith.jit import PACKAGE_SOURCES, SourceTree, Target, build_host, build_kernels
+from flashsmith.jit import (
+    PACKAGE_SOURCES,
+    SourceTree,
+    Target,
+    build_host,
+    build_kernels,
+    compile_commands,
+    find_cxx,
+    kernel_compilers,
+    nvrtc,
+)
 from flashsmith.jit.kernel_compilers import find_kernel_compiler
 from flashsmith.jit.sources import NVRTC_FOLDER
 from flashsmith.jit.units import plan_kernels
@@ -89,3 +101,38 @@ def test_an_architecture_that_it_does_not_know_is_named(sources: SourceTree) -> 
         build_kernels(INSTANCES[:1], Target.cuda("sm_199"), sources=sources)
     for part in ("does not compile for sm_199, but for sm_", ", sm_90", "a newer one does: `pip"):
         assert part in str(caught.value)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, arch: int) -> None:
+    """Makes NVRTC one that does not compile for an architecture."""
+    found = nvrtc.find_nvrtc()
+    lacking = replace(found, archs=tuple(each for each in found.archs if each != arch))
+    monkeypatch.setattr(kernel_compilers, "find_nvrtc", lambda: lacking)
+
+
+def test_a_cached_kernel_for_an_architecture_that_it_does_not_know_serves(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made by another compiler, or by a newer NVRTC."""
+    (built,) = build_kernels(INSTANCES[:1], SM_80, sources=sources)
+    without(monkeypatch, 80)
+    (served,) = build_kernels(INSTANCES[:1], SM_80, sources=sources)
+    assert served.path == built.path
+    for instances, force in ((INSTANCES[:1], True), (INSTANCES[:2], False)):
+        with pytest.raises(ToolchainError, match="does not compile for sm_80"):
+            build_kernels(instances, SM_80, sources=sources, force=force)
+    assert build_kernels(INSTANCES[:1], Target.cuda("sm_90a"), sources=sources)
+
+
+def test_editors_get_commands_that_they_know(
+    sources: SourceTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_kernels(INSTANCES[:2], SM_80, sources=sources)
+    commands = compile_commands(INSTANCES[:2], SM_80, sources=sources)
+    assert len(commands) == 4
+    for command in commands:
+        arguments = [str(word) for word in command["arguments"]]
+        assert arguments[0] == str(find_cxx().path)
+        subprocess.run([*arguments, "-fsyntax-only"], cwd=str(command["directory"]), check=True)
+    without(monkeypatch, 80)
+    assert compile_commands(INSTANCES[:2], SM_80, sources=sources) == commands

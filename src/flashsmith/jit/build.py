@@ -131,12 +131,15 @@ class _Build:
         return by_instance
 
     def _served_without_compiler(self) -> dict[KernelId, list[Module]] | None:
-        """Returns the modules in the cache if there is no compiler; None if there is one.
+        """Returns the modules in the cache if no compiler makes them; None if one does.
 
-        Raises ToolchainError: There is no compiler, and it is needed.
+        Raises ToolchainError: There is no compiler, or it lacks an architecture, and is needed.
         """
         try:
-            find_kernel_compiler(self.target, Path(), self.sources.csrc, self.toolchain)
+            compiler = find_kernel_compiler(self.target, Path(), self.sources.csrc, self.toolchain)
+            for instance in self.instances:
+                for arch in archs_of(instance.config, self.target):
+                    compiler.require_arch(arch)
         except ToolchainError:
             found = find_modules(
                 self.instances, self.target, sources=self.sources, caches=[self.cache]

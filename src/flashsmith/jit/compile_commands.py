@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flashsmith.configs import KernelId
 from flashsmith.jit.cache import KernelCache
 from flashsmith.jit.host import build_host
-from flashsmith.jit.kernel_compilers import HostToolchain, NvccCompiler, find_kernel_compiler
+from flashsmith.jit.kernel_compilers import (
+    HostToolchain,
+    NvccCompiler,
+    NvrtcCompiler,
+    find_kernel_compiler,
+)
 from flashsmith.jit.sources import PACKAGE_SOURCES, SourceTree
 from flashsmith.jit.target import Target
 from flashsmith.jit.toolchain import CudaToolkit
@@ -30,30 +34,35 @@ def compile_commands(
     """
     wanted = sorted(set(instances))
     csrc, kernels = sources.csrc, KernelCache().kernels
-    compiler = find_kernel_compiler(target, build_host(sources=sources).path, csrc)
-    cuda = compiler.cuda if isinstance(compiler, NvccCompiler) else None
+    host = build_host(sources=sources).path
+    compiler = find_kernel_compiler(target, host, csrc)
     units = plan_kernels(wanted, sources.generate(wanted), target, compiler, csrc)
     # Editors take one command of a file: that of the last architecture.
     of_files = {unit.name: unit for unit in units}.values()
+    built = [
+        (unit, kernels / unit.entry)
+        for unit in of_files
+        if (kernels / unit.entry / unit.source_file).exists()
+    ]
+
+    def command(unit: TranslationUnit) -> Sequence[str]:
+        assert unit.instance is not None
+        if isinstance(compiler, NvccCompiler):
+            return ["clang++", *_clang_flags(unit.command, unit.arch, compiler.cuda)]
+        if isinstance(compiler, NvrtcCompiler):  # no editor knows it, and it needs no toolkit
+            plain = find_kernel_compiler(Target.emulator(), host, csrc)
+            return plain.command(unit.instance.config, "", csrc)
+        return unit.command
+
+    of_host = plan_host(HostToolchain.find(), csrc)
     return [
-        *(_entry(unit, csrc, csrc / unit.label) for unit in plan_host(HostToolchain.find(), csrc)),
-        *(
-            _kernel_entry(unit, kernels / unit.entry, cuda)
-            for unit in of_files
-            if (kernels / unit.entry / unit.source_file).exists()
-        ),
+        *(_entry(unit.command, csrc, csrc / unit.label) for unit in of_host),
+        *(_entry(command(unit), folder, folder / unit.source_file) for unit, folder in built),
     ]
 
 
-def _kernel_entry(unit: TranslationUnit, folder: Path, cuda: CudaToolkit | None) -> Command:
-    if cuda is None:
-        return _entry(unit, folder, folder / unit.source_file)
-    command = ["clang++", *_clang_flags(unit.command, unit.arch, cuda)]
-    return _entry(replace(unit, command=tuple(command)), folder, folder / unit.source_file)
-
-
-def _entry(unit: TranslationUnit, folder: Path, file: Path) -> Command:
-    return {"directory": str(folder), "file": str(file), "arguments": [*unit.command, str(file)]}
+def _entry(command: Sequence[str], folder: Path, file: Path) -> Command:
+    return {"directory": str(folder), "file": str(file), "arguments": [*command, str(file)]}
 
 
 def _clang_flags(nvcc: Iterable[str], arch: str, cuda: CudaToolkit) -> Iterator[str]:

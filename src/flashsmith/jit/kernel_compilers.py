@@ -66,6 +66,9 @@ class KernelCompiler(Protocol):
     def require_cxx20(self) -> None:
         """Raises ToolchainError unless the C++ compiler, if one is used, supports C++20."""
 
+    def require_arch(self, arch: str) -> None:
+        """Raises ToolchainError for an architecture that is known not to be supported."""
+
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         """Returns the flags that go into cache keys: without paths, since the same text and
         compiler give the same module anywhere."""
@@ -118,6 +121,9 @@ class NvccCompiler:
     def require_cxx20(self) -> None:
         require_cxx20(self.cxx)
 
+    def require_arch(self, arch: str) -> None:
+        """Does nothing: nvcc itself says what it does not know."""
+
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*NVCC_FLAGS, "-cubin", f"-gencode=arch={_virtual_arch(config, arch)},code={arch}"]
 
@@ -148,6 +154,9 @@ class EmulatorCompiler:
 
     def require_cxx20(self) -> None:
         require_cxx20(self.toolchain.cxx)
+
+    def require_arch(self, arch: str) -> None:
+        """Does nothing: the emulator has no architectures."""
 
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         return [*_EMULATED_FLAGS]
@@ -185,12 +194,14 @@ class NvrtcCompiler:
     def require_cxx20(self) -> None:
         """Does nothing: NVRTC supports it."""
 
+    def require_arch(self, arch: str) -> None:
+        self.nvrtc.require_arch(arch)
+
     def flags(self, config: KernelConfig, arch: str) -> list[str]:
         # -default-device: functions of the translation unit that are for the host are compiled.
         return ["-std=c++20", "-default-device", "--ptxas-options=-v", f"-arch={arch}"]
 
     def command(self, config: KernelConfig, arch: str, csrc: Path) -> list[str]:
-        self.nvrtc.require_arch(arch)
         headers = [*_includes(csrc, Target.cuda(arch)), f"-I{csrc / NVRTC_FOLDER}"]
         return self.nvrtc.command([*self.flags(config, arch), *headers])
 
