@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cfenv>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -147,15 +146,15 @@ Report run(const Launch &launch, const Options &options, bool &dropped_one) {
   workers = std::min(workers, clusters);
   Grid grid{
       .launch = launch, .options = options, .clusters = clusters, .order = GlobalOrder(workers)};
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;
   try {
     for (uint64_t i = 1; i < workers; ++i) others.emplace_back([&grid] { grid.work(); });
-  } catch (const std::system_error &) {
+  } catch (...) {
     // If no more threads can be started, the existing ones do the work.
     for (uint64_t i = others.size() + 1; i < workers; ++i) grid.order.worker_ended();
   }
   grid.work();
-  for (std::thread &other : others) other.join();
+  others.clear();  // waits for them
 
   if (grid.failure) std::rethrow_exception(grid.failure);
   dropped_one |= grid.dropped_one;

@@ -50,6 +50,7 @@ void counter_sums();
 void scheduling();
 void many_synchronisations();
 void many_blocks();
+void want_of_memory();
 void sm90_products();
 void sm90_copies();
 void sm90_varlen();

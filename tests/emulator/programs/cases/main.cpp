@@ -15,6 +15,7 @@ int main(int argc, char **argv) {
       {"scheduling", cases::scheduling},
       {"many_synchronisations", cases::many_synchronisations},
       {"many_blocks", cases::many_blocks},
+      {"want_of_memory", cases::want_of_memory},
       {"sm90_products", cases::sm90_products},
       {"sm90_copies", cases::sm90_copies},
       {"sm90_varlen", cases::sm90_varlen},
