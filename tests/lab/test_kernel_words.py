@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flashsmith import settings
 from flashsmith.configs import DType
 from flashsmith.configs.family import Family
 from flashsmith.configs.registry import FORWARD
@@ -69,3 +70,25 @@ def test_commands_for_the_forward_refuse_kernels_of_the_backward(command: tuple[
 def test_configs_lists_kernels_of_the_backward() -> None:
     (found,) = invoke_json("configs", BACKWARD)["configs"]
     assert found["name"] == BACKWARD and found["legal"] and found["split_dK_dV"] is False
+
+
+@pytest.mark.parametrize("word", ["", " "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "--json"),
+        ("configs",),
+        ("configs", "--built"),
+        ("build", "--target", "emulator", "-k"),
+        ("run", "--device", "cpu", "-k"),
+        ("soak", "--device", "cpu", "-k"),
+        ("bench", "--emulator-counts", "--d-head", "64", "-k"),
+        ("tune", "--emulator-counts", "--d-head", "64", "-k"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_an_empty_word_names_no_kernels(command: tuple[str, ...], word: str) -> None:
+    """It is a variable of a script that was not set, more often than a wish for 85 kernels."""
+    message = refused(*command, word)
+    sets = ", ".join(settings.KERNEL_SETS)
+    assert f"kernels is {word!r}, which names none; name a set ({sets}) or a short" in message

@@ -93,6 +93,15 @@ def test_many_shapes_say_whose_the_rates_are() -> None:
     assert "TFLOP/s are the tuner's, which pauses before each run" in remarks
 
 
+def test_many_shapes_say_that_their_times_are_of_others() -> None:
+    """A bucket of shapes has the times of the one that was measured."""
+    shapes = ("--gpu", "h200", "--d-head", "128", "--seq-len", "700,1000,5000")
+    one, same, _ = explain_json(*shapes, "--dtype", "bf16", "--mask", "causal")
+    assert one["shape"] != same["shape"] and one["ms"] == same["ms"]
+    assert "ms are of the shape that the table has for a bucket" in explain(*shapes).stderr
+    assert "for a bucket" not in explain("--seq-len", "700,1000,5000").stderr  # no table, no times
+
+
 def test_heads_stand_in_place_of_hidden() -> None:
     shape = ("--d-head", 96, "--seq-len", 1024, "--dtype", "bf16", "--mask", "full")
     (found,) = explain_json(*shape, "--heads", 16, "--gpu", "h200")

@@ -51,6 +51,7 @@ def _print_many(all_words: Sequence[Explanation]) -> None:
     print_table(("shape", "kernel", "from", "ms", "TFLOP/s"), rows)
     note("one shape at a time (--dtype, --d-head, --mask, --seq-len) is told with reasons")
     if any(words.measured for words in all_words):
+        note("ms are of the shape that the table has for a bucket, not of the shape asked for")
         note(f"TFLOP/s are {_RATES}")
     for text in dict.fromkeys(text for words in all_words for text in words.passed_over):
         note(f"passed over: {text}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from flashsmith import settings
 from flashsmith.configs import (
     FULL,
     DType,
@@ -41,6 +42,11 @@ def select_instances(
     chosen: list[KernelId] = []
     configs: Sequence[KernelConfig]
     for word in words:
+        if not word.strip():
+            raise ValueError(
+                f"kernels is {word!r}, which names none; name a set "
+                f"({', '.join(settings.KERNEL_SETS)}) or a short form of a kernel's name"
+            )
         if is_kernel_name(word):
             named = parse_kernel_name_into_instance(word, d_head)
             if dtype not in (None, named.config.dtype):
