@@ -166,3 +166,10 @@ def test_the_first_call_counts_whichever_is_imported_first(before: str) -> None:
     """The counter copies torch's registry when it begins."""
     done = subprocess.run([sys.executable, "-c", f"import torch\n{before}{COUNT}"])
     assert done.returncode == 0
+
+
+def test_a_counter_that_began_before_the_import_counts() -> None:
+    begin = "with FlopCounterMode(display=False) as mode:\n"
+    late = COUNT.replace(begin, f"{begin}    import flashsmith\n")
+    done = subprocess.run([sys.executable, "-c", f"import torch\n{COUNTER}{late}"])
+    assert late != COUNT and done.returncode == 0

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from flashsmith.ops.decode_operator import NAMES
 
@@ -25,6 +26,16 @@ def register() -> None:
     for name, formula in formulas.items():
         operator = getattr(torch.ops.flashsmith, name)
         register_flop_formula(operator, get_raw=True)(_of_arguments(operator, formula))
+    _tell_counters({getattr(torch.ops.flashsmith, name) for name in formulas})
+
+
+def _tell_counters(operators: set[Any]) -> None:
+    """Tells counters that count already of operators: each has a copy of what was registered when
+    it was made."""
+    for mode in _get_current_dispatch_mode_stack():
+        known = getattr(getattr(mode, "counter", mode), "flop_registry", None)
+        if isinstance(known, dict):
+            known.update({each: flop_registry[each] for each in operators})
 
 
 def _of_arguments(operator: Any, formula: _Formula) -> Callable[..., int]:
