@@ -30,8 +30,9 @@ QUEUE, TURNS, FOUR, PLAIN = (
     for name in (
         "(BF16, 64, 64, 64, 1): wgmma+stages_2+overlap+persistent+queue+lazy_8+tma_store",
         "(BF16, 128, 128, 64, 2): wgmma+stages_2+q_regs_8+overlap+ping_pong+persistent+tiles+stale"
-        "+lazy_4",
-        "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store",
+        "+lazy_4+skip_unseen",
+        "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store"
+        "+skip_unseen",
         "(BF16, 256, 64, 48, 1): wgmma+stages_1",
     )
 )

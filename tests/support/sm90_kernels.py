@@ -24,11 +24,13 @@ VARIED = [
     parse_kernel_name_into_config(name)
     for name in (
         "(FP16, 64, 64, 64, 1): wgmma+stages_1",
-        "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store",
+        "(BF16, 64, 256, 64, 4): wgmma+stages_2+overlap+ping_pong+persistent+tiles+tma_store"
+        "+skip_unseen",
         "(BF16, 64, 192, 16, 3): wgmma+stages_8+overlap+persistent+queue+heads_1+tma_store",
         "(FP16, 96, 64, 48, 1): wgmma+stages_2+q_regs_6+overlap+persistent+queue+lazy_8+tma_store",
         "(FP16, 128, 128, 96, 2): "
-        "wgmma+stages_3+q_regs_1+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4",
+        "wgmma+stages_3+q_regs_1+overlap+ping_pong+persistent+queue+tiles+heads_4+lazy_4"
+        "+skip_unseen",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+lazy_8+fma_exp_4",
         "(FP16, 192, 128, 64, 2): wgmma+stages_2+persistent+heads_2+lazy_1+tma_store",
         "(BF16, 256, 128, 16, 2): wgmma+stages_8+persistent+fma_exp_16",
@@ -48,7 +50,7 @@ FP8 = [
         "+heads_2+cluster_2+lazy_8+stale+tma_store+fp8_scores",
         "(BF16, 64, 64, 32, 1): wgmma+stages_1+fp8_scores+fp8_values",
         "(FP16, 96, 128, 64, 2): wgmma+stages_2+q_regs_3+overlap+persistent+tiles+lazy_4"
-        "+fp8_scores+fp8_values+two_level",
+        "+fp8_scores+fp8_values+two_level+skip_unseen",
         "(BF16, 128, 128, 128, 2): wgmma+stages_2+overlap+ping_pong+persistent+queue+tiles"
         "+tma_store+fp8_scores+fp8_values+two_level+ping_pong_until_exp",
         "(FP16, 128, 64, 96, 1): wgmma+stages_3+persistent+queue+lazy_1+fma_exp_4+tma_store"

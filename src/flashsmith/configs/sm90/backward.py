@@ -62,6 +62,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     dQ_in_order: blocks of keys add to dQ in a fixed order, so that results have the same bits in
         every run, and the last one converts dQ; else the order differs, and a separate kernel
         converts dQ.
+    skip_unseen: a warpgroup computes no products of a block without a query that sees its keys: on
+        a causal diagonal, at a window's edges, or where keys end.
 
     Raises:
         TypeError: a field has the wrong type; the message names it.
@@ -80,6 +82,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     turns: int
     persistent: bool
     dQ_in_order: bool = False
+    skip_unseen: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -101,6 +104,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         number("turns", "turns", absent=0),
         flag("persistent", "persistent"),
         flag("in_order", "dQ_in_order"),
+        flag("skip_unseen", "skip_unseen"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(("V_steps_in_registers", "turns"))
 

@@ -119,6 +119,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         keep about 14 bits of FP8 sums; it costs d_head / 2 more registers a thread.
     ping_pong_until_exp: with ping_pong a turn lasts until the exponentials begin, not only until
         products are issued, because FP8 products are too short to keep warpgroups apart.
+    skip_unseen: a warpgroup computes only the first half of the first block it visits, in whole
+        steps of wgmma, if its rows see no key of the second: on a causal diagonal, or where keys
+        end; and no block before the windows of its rows. It takes more code, and needs
+        overlap_softmax.
 
     Raises:
         TypeError: a field has the wrong type; the message names it.
@@ -148,6 +152,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     fp8_values: bool = False
     two_level: bool = False
     ping_pong_until_exp: bool = False
+    skip_unseen: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -179,6 +184,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("fp8_values", "fp8_values"),
         flag("two_level", "two_level"),
         flag("ping_pong_until_exp", "ping_pong_until_exp", former="long_turns"),
+        flag("skip_unseen", "skip_unseen"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
@@ -211,7 +217,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         if not variant.knows_positions:
             tight = self.two_level and (variant.window or variant.varlen)
             fewer = max(self.B_c - self.key_multiple, self.key_multiple)
-            return replace(self, B_c=fewer) if tight else self
+            return self.with_keys(fewer) if tight else self
         room = _ROOM_BESIDE_BIAS if variant.bias else _ROOM_BESIDE_PLACES
         fp8 = _FP8_SCORES_TAKE * self.fp8_scores + _FP8_VALUES_TAKE * self.fp8_values
         # A thread's O takes d_head / 2 registers, or twice that, and S and P take 3 / 4 or 5 / 8 a
@@ -232,9 +238,13 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             ping_pong=self.ping_pong and n_warpgroups > 1,
             ping_pong_until_exp=self.ping_pong_until_exp and n_warpgroups > 1,
             B_r=n_warpgroups * WGMMA_M,
-            B_c=min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)),
             Q_steps_in_registers=0,
-        )
+        ).with_keys(min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)))
+
+    def with_keys(self, B_c: int) -> Sm90ForwardKernelConfig:
+        """Returns the configuration with blocks of another height, in halves only if these are
+        possible."""
+        return replace(self, B_c=B_c, skip_unseen=self.skip_unseen and B_c > self.key_multiple)
 
     @property
     def score_bytes(self) -> int:
@@ -374,6 +384,10 @@ def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         yield "overlap_softmax needs the next block's K beside this one's V, that is 2 stages."
     if config.ping_pong and config.n_warpgroups < 2:
         yield "ping_pong needs warpgroups that take turns, but n_warpgroups is 1."
+    if config.skip_unseen and not config.overlap_softmax:
+        yield "skip_unseen needs overlap_softmax, whose step has a copy for half of P."
+    if config.skip_unseen and config.B_c <= config.key_multiple:
+        yield f"skip_unseen needs B_c of two steps of P V at least; {config.B_c} is one."
     if config.dynamic_queue and not config.persistent:
         yield "dynamic_queue needs persistent blocks, which alone ask for further tiles."
     if config.overlap_tiles and not (config.persistent and config.overlap_softmax):

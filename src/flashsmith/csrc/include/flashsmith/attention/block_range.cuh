@@ -12,12 +12,19 @@
 
 namespace flashsmith {
 
+// Returns one past the last key that the rows before `row_end` see.
+template <typename Traits>
+FLASHSMITH_DEVICE int keys_end(const ProblemArgs &problem,
+                               const typename Traits::Sequence &sequence, int row_end) {
+  return Traits::Mask::last(problem, sequence, row_end, sequence.seq_len_k());
+}
+
 // Returns one past the last block that the rows before `row_end` see. It is at least 1, so that no
 // tile is a special case.
 template <typename Traits>
 FLASHSMITH_DEVICE int KV_blocks_end(const ProblemArgs &problem,
                                     const typename Traits::Sequence &sequence, int row_end) {
-  const int keys = Traits::Mask::last(problem, sequence, row_end, sequence.seq_len_k());
+  const int keys = keys_end<Traits>(problem, sequence, row_end);
   const int blocks = (keys + Traits::B_c - 1) / Traits::B_c;
   return blocks > 1 ? blocks : 1;
 }

@@ -129,8 +129,8 @@ FLASHSMITH_DEVICE void for_each_weight(float (&P)[kElements], const ProblemArgs 
 }
 
 // Drops weights of a fragment whose rows are queries. `row` and `column` as above.
-template <typename Traits>
-FLASHSMITH_DEVICE void drop_weights(Fragment<Traits::B_c> &P, const ProblemArgs &problem,
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void drop_weights(float (&P)[kElements], const ProblemArgs &problem,
                                     const typename Traits::Dropout &dropout, int row, int column) {
   for_each_weight<Traits, RowsAre::queries>(
       P, problem, dropout, row, column,

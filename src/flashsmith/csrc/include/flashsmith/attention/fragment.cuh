@@ -39,6 +39,13 @@ FLASHSMITH_HOST_DEVICE constexpr int column_of(int element) {
 FLASHSMITH_DEVICE int first_row(int lane) { return lane / kLanesPerRow; }
 FLASHSMITH_DEVICE int first_column(int lane) { return lane % kLanesPerRow * 2; }
 
+// Returns the first kCount elements of an array: of a fragment, those of the first columns.
+template <int kCount, typename T, int kElements>
+FLASHSMITH_DEVICE auto first_elements(T (&array)[kElements]) -> T (&)[kCount] {
+  static_assert(kCount <= kElements, "an array has its first elements");
+  return reinterpret_cast<T(&)[kCount]>(array);
+}
+
 // Combines the values of the four lanes of a row; all of them get the result.
 template <typename Operation>
 FLASHSMITH_DEVICE float reduce_row(float value, Operation operation) {

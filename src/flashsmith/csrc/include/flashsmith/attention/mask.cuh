@@ -46,8 +46,8 @@ static_assert(MaskPolicy<BandMask<true, true>>);
 
 // Sets to -inf the scores that the mask hides from 16 rows of a block of K. `row` is the row of
 // this lane's first element, in the sequence.
-template <typename Traits>
-FLASHSMITH_DEVICE void mask(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void mask(float (&S)[kElements], const ProblemArgs &problem,
                             const typename Traits::Sequence &sequence, int row, int block) {
   using Mask = typename Traits::Mask;
   const int lane_column = block * Traits::B_c + first_column(ptx::thread_index());
@@ -57,7 +57,7 @@ FLASHSMITH_DEVICE void mask(Fragment<Traits::B_c> &S, const ProblemArgs &problem
     const int last = Mask::last(problem, sequence, own_row, last_key) - lane_column;
     const int first = Mask::first(problem, sequence, own_row) - lane_column;
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 4; i++) {
+    for (int i = 0; i < kElements / 2; i++) {
       const int element = i / 2 * 4 + half * 2 + i % 2;
       if (column_of(element) > last) S[element] = -INFINITY;
       if constexpr (Mask::kBehind) {

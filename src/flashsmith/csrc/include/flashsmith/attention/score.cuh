@@ -127,8 +127,8 @@ FLASHSMITH_DEVICE float load_scale(const Fp8Scale &of, int batch, int head) {
 
 // Changes the scores of 16 rows of a block of K. `row` is the row of this lane's first element, in
 // the sequence.
-template <typename Traits>
-FLASHSMITH_DEVICE void change_scores(Fragment<Traits::B_c> &S, const ProblemArgs &problem,
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void change_scores(float (&S)[kElements], const ProblemArgs &problem,
                                      const typename Traits::Sequence &sequence, const Head &head,
                                      int row, int block) {
   using Score = typename Traits::Score;
@@ -138,7 +138,7 @@ FLASHSMITH_DEVICE void change_scores(Fragment<Traits::B_c> &S, const ProblemArgs
   for (int half = 0; half < kHalves; half++) {
     const Score change(problem, sequence, head, row + half * kRowsPerHalf, first_key);
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 4; i++) {
+    for (int i = 0; i < kElements / 2; i++) {
       const int element = i / 2 * 4 + half * 2 + i % 2;
       S[element] = change(S[element], column_of(element));
     }

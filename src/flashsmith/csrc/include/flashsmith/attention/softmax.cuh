@@ -96,14 +96,14 @@ class Softmax {
 
   // Replaces S by P, still in FP32. kFresh: R may be -inf, because no block came before or a mask
   // has hidden all keys so far.
-  template <bool kFresh>
-  FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S) {
+  template <bool kFresh, int kElements>
+  FLASHSMITH_DEVICE void step(float (&S)[kElements]) {
     step<kFresh>(S, [](float) {});
   }
 
   // Calls `then` with the reference of the first row, before the exponentials.
-  template <bool kFresh, typename Then>
-  FLASHSMITH_DEVICE void step(Fragment<Traits::B_c> &S, Then then) {
+  template <bool kFresh, int kElements, typename Then>
+  FLASHSMITH_DEVICE void step(float (&S)[kElements], Then then) {
     alpha_[0] = alpha_[1] = 1.f;
     if constexpr (!kFoldScale && !kScaled) scale(S);
     if constexpr (Traits::softmax.stale_maximum && !kFresh) {
@@ -189,14 +189,16 @@ class Softmax {
 
  private:
   // Returns the max of the scaled scores of a row.
-  FLASHSMITH_DEVICE float row_maximum(const Fragment<Traits::B_c> &S, int half) const {
+  template <int kElements>
+  FLASHSMITH_DEVICE float row_maximum(const float (&S)[kElements], int half) const {
     return largest(S, half) * folded_scale();
   }
 
-  static FLASHSMITH_DEVICE float largest(const Fragment<Traits::B_c> &S, int half) {
+  template <int kElements>
+  static FLASHSMITH_DEVICE float largest(const float (&S)[kElements], int half) {
     float maximum = fmaxf(S[2 * half], S[2 * half + 1]);
 #pragma unroll
-    for (int i = 4; i < Traits::B_c / 2; i += 4) {
+    for (int i = 4; i < kElements; i += 4) {
       maximum = fmaxf(maximum, fmaxf(S[i + 2 * half], S[i + 2 * half + 1]));
     }
     return reduce_row(maximum, [](float a, float b) { return fmaxf(a, b); });
@@ -210,9 +212,10 @@ class Softmax {
     return kFoldScale && !kScaled ? scale_log2_ : 1.f;
   }
 
-  FLASHSMITH_DEVICE void scale(Fragment<Traits::B_c> &S) const {
+  template <int kElements>
+  FLASHSMITH_DEVICE void scale(float (&S)[kElements]) const {
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 2; i++) S[i] *= scale_log2_;
+    for (int i = 0; i < kElements; i++) S[i] *= scale_log2_;
   }
 
   FLASHSMITH_DEVICE bool is_due(const float (&maximum)[2], int half) const {
@@ -221,11 +224,12 @@ class Softmax {
 
   // Raises the references of rows whose max has grown. The instructions of the two rows alternate,
   // so that they fill each other's latencies.
-  FLASHSMITH_DEVICE void follow_maxima(const Fragment<Traits::B_c> &S) {
+  template <int kElements>
+  FLASHSMITH_DEVICE void follow_maxima(const float (&S)[kElements]) {
     static_assert(kBound == -kLead, "R follows every growth");
     float maximum[kHalves] = {fmaxf(S[0], S[1]), fmaxf(S[2], S[3])};
 #pragma unroll
-    for (int i = 4; i < Traits::B_c / 2; i += 2) {
+    for (int i = 4; i < kElements; i += 2) {
       maximum[half_of(i)] = fmaxf(maximum[half_of(i)], fmaxf(S[i], S[i + 1]));
     }
     maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<1>(maximum[0]));
@@ -252,26 +256,28 @@ class Softmax {
     }
   }
 
-  template <bool kFresh>
-  FLASHSMITH_DEVICE void subtract_reference(Fragment<Traits::B_c> &S) const {
+  template <bool kFresh, int kElements>
+  FLASHSMITH_DEVICE void subtract_reference(float (&S)[kElements]) const {
     // A row that has seen only -inf must not become NaN by -inf - -inf.
     const float R0 = kFresh && R_[0] == -INFINITY ? 0.f : R_[0];
     const float R1 = kFresh && R_[1] == -INFINITY ? 0.f : R_[1];
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 2; i++) {
+    for (int i = 0; i < kElements; i++) {
       S[i] = fmaf(S[i], folded_scale(), -(half_of(i) ? R1 : R0));
     }
   }
 
-  static FLASHSMITH_DEVICE bool any_positive(const Fragment<Traits::B_c> &S) {
+  template <int kElements>
+  static FLASHSMITH_DEVICE bool any_positive(const float (&S)[kElements]) {
     uint32_t signs = ptx::float_bits(S[0]);
 #pragma unroll
-    for (int i = 1; i < Traits::B_c / 2; i++) signs &= ptx::float_bits(S[i]);
+    for (int i = 1; i < kElements; i++) signs &= ptx::float_bits(S[i]);
     return static_cast<int32_t>(signs) >= 0;
   }
 
   // Raises the reference of rows with positive exponents in S.
-  FLASHSMITH_DEVICE void catch_up(Fragment<Traits::B_c> &S) {
+  template <int kElements>
+  FLASHSMITH_DEVICE void catch_up(float (&S)[kElements]) {
     float shift[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -282,15 +288,15 @@ class Softmax {
       l_[half] *= alpha_[half];
     }
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 2; i++) S[i] -= shift[half_of(i)];
+    for (int i = 0; i < kElements; i++) S[i] -= shift[half_of(i)];
   }
 
   // The polynomial is not zero at -inf, so steps with kFresh use none.
-  template <int kPolynomials>
-  FLASHSMITH_DEVICE void exponentiate(Fragment<Traits::B_c> &S) {
+  template <int kPolynomials, int kElements>
+  FLASHSMITH_DEVICE void exponentiate(float (&S)[kElements]) {
     float sum[2] = {0.f, 0.f};
 #pragma unroll
-    for (int i = 0; i < Traits::B_c / 2; i++) {
+    for (int i = 0; i < kElements; i++) {
       // Polynomials are spread evenly over the elements.
       const bool polynomial = i * kPolynomials % 16 < kPolynomials;
       S[i] = polynomial ? exp2_polynomial(S[i]) : ptx::exp2_approx(S[i]);

@@ -32,6 +32,7 @@ struct Sm90ForwardKernelConfig {
   bool fp8_values;
   bool two_level;
   bool ping_pong_until_exp;
+  bool skip_unseen;
 
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };

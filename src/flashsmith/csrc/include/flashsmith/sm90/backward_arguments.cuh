@@ -24,6 +24,7 @@ struct Sm90BackwardKernelConfig {
   int turns;
   bool persistent;
   bool dQ_in_order;
+  bool skip_unseen;
 
   constexpr auto operator<=>(const Sm90BackwardKernelConfig &) const = default;
 };

@@ -100,6 +100,9 @@ class BackwardConsumer {
 
   template <dQShare kShare>
   FLASHSMITH_DEVICE void visit() {
+    if constexpr (Traits::config.skip_unseen) {
+      if (!is_seen()) return pass_by<kShare>();
+    }
     issue_S();
     issue_dP();
     if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.pass();
@@ -119,6 +122,40 @@ class BackwardConsumer {
     if constexpr (kShare == dQShare::part) dQ_output().store(dQ_);
     ptx::wgmma_wait_group<0>();
     release(Barriers::Q(position_.Q).empty);
+    if constexpr (kShare == dQShare::rest) finish_dQ();
+    advance();
+  }
+
+  // Returns whether a query of the block sees a key of the warpgroup.
+  FLASHSMITH_DEVICE bool is_seen() const {
+    const int key = first_key_of_warpgroup();
+    const QueryRange range =
+        queries_of_keys<Traits>(args_.problem, tile_.sequence, key, key + kWgmmaM);
+    return row_ + Traits::B_r > range.begin && row_ < range.end;
+  }
+
+  // Visits a block without a query that sees this warpgroup's keys: dS is zero, and only the
+  // previous block's dQ is computed.
+  template <dQShare kShare>
+  FLASHSMITH_DEVICE void pass_by() {
+    wait_Q();
+    wait_dO();
+    if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.pass();
+#pragma unroll
+    for (int step = 0; step < Traits::query_steps; step++) {
+      for (uint32_t &word : dS_operand_[step]) word = 0;
+    }
+    store_dS();
+    if constexpr (kPingPongScope != PingPongScope::none) scheduler_.wait();
+    if constexpr (kShare != dQShare::none) issue_dQ_before();
+    if constexpr (kPingPongScope == PingPongScope::gradients) scheduler_.pass();
+    release(Barriers::dO(position_.dO).empty);
+    release(Barriers::Q(position_.Q).empty);
+    if constexpr (kShare != dQShare::none) {
+      ptx::wgmma_wait_group<0>();
+      free_dS_before();
+    }
+    if constexpr (kShare == dQShare::part) dQ_output().store(dQ_);
     if constexpr (kShare == dQShare::rest) finish_dQ();
     advance();
   }
@@ -155,13 +192,20 @@ class BackwardConsumer {
     return Traits::dO_offset + position_.dO * Traits::query_tile_bytes;
   }
 
-  FLASHSMITH_DEVICE void issue_S() {
+  FLASHSMITH_DEVICE void wait_Q() const {
     ptx::mbarrier_wait_parity(Barriers::Q(position_.Q).full, position_.parity(Position::ring_of_Q));
+  }
+  FLASHSMITH_DEVICE void wait_dO() const {
+    ptx::mbarrier_wait_parity(Barriers::dO(position_.dO).full,
+                              position_.parity(Position::ring_of_dO));
+  }
+
+  FLASHSMITH_DEVICE void issue_S() {
+    wait_Q();
     K_.issue_scores(S_, Q_place());
   }
   FLASHSMITH_DEVICE void issue_dP() {
-    ptx::mbarrier_wait_parity(Barriers::dO(position_.dO).full,
-                              position_.parity(Position::ring_of_dO));
+    wait_dO();
     V_.issue_scores(dP_, dO_place());
   }
 

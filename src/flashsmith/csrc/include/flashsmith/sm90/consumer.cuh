@@ -4,6 +4,11 @@
 // += P V of the previous block, and the softmax of a block runs under the latter. With
 // overlap_tiles a tile's last P V runs with the next tile's first Q K^T in the same way. That
 // boundary is a copy of the loop's body: as a case inside the loop it would cost every iteration.
+//
+// With skip_unseen a tile's first block, the last of its keys, is computed in half where no row of
+// the warpgroup sees the second half: on a diagonal, or at the end of the sequence. The step after
+// it, which multiplies its P with V, is then a copy, too. Blocks at the far edge of the windows are
+// left out like those at a tile's end, when the next tile begins.
 #pragma once
 
 #include "flashsmith/attention/mask.cuh"
@@ -21,11 +26,15 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   using Steps = BlockSteps<Traits, Consumer<Traits>>;
   friend Steps;
   using Steps::first_scores, Steps::start_softmax, Steps::start_values, Steps::values;
-  using Steps::issue_values, Steps::issue_scores, Steps::issue_both, Steps::finish_values;
+  using Steps::issue_values, Steps::issue_scores, Steps::finish_values;
   using Steps::lane;
 
   // Whether tiles may skip blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
+  // Whether warpgroups leave out blocks there.
+  static constexpr bool kSkipsBefore = Traits::Mask::kBehind && Traits::config.skip_unseen;
+  // Half of a block's keys, rounded up to whole steps of P V.
+  static constexpr int kHalfBlock = (Traits::PV_steps + 1) / 2 * (Traits::B_c / Traits::PV_steps);
 
   const Sm90ForwardKernelArgs &args_;
   const int warpgroup_;
@@ -50,7 +59,9 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   int block_ = 0;                            // of S
   int begin_ = 0;                            // the last block of the tile to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
-  int skipped_ = 0;                          // blocks at the tile's end that no row here sees
+  int unread_ = 0;                           // blocks before the first that no row here sees
+  int tail_ = 0;                             // blocks after the last that no row here sees
+  bool half_ = false;                        // whether the first block is computed in half
   float score_scale_ = 1;  // of the tile: factor of scores before they are changed
 
  public:
@@ -75,6 +86,10 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
           run_tile(tile_index);
       }
     }
+    if constexpr (kSkipsBefore) {
+      unread_ = tail_;
+      skip_K();
+    }
     scheduler_.end();
     if constexpr (Traits::config.tma_store) {
       if (lane() == 0) ptx::tma_store_wait_group<0>();
@@ -92,14 +107,13 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     open(tile_index);
     skip_V();
     load_Q();
-    first_scores();
+    for_first_block([&](auto &S) { this->first_scores(S); });
     if constexpr (Traits::config.overlap_softmax) {
-      for_each_block(
-          [&](auto masked) { this->template overlapped_step<decltype(masked)::value>(); });
+      overlapped_steps();
       values();
     } else {
       values();
-      for_each_block([&](auto masked) { plain_step<decltype(masked)::value>(); });
+      for_each_block([&](auto masked) { plain_step<masked>(); });
     }
     store(tile_index_, softmax_);
   }
@@ -108,16 +122,42 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     open(tile_index);
     skip_V();
     load_Q();
-    first_scores();
+    for_first_block([&](auto &S) { this->first_scores(S); });
     while (true) {
-      for_each_block(
-          [&](auto masked) { this->template overlapped_step<decltype(masked)::value>(); });
+      overlapped_steps();
       tile_index = tiles_.next();
       if (tile_index >= n_tiles<Traits>(args_.problem)) break;
       cross_into_tile(tile_index);
     }
     values();
     store(tile_index_, softmax_);
+  }
+
+  // Calls `step` with registers for the scores of the tile's first block: of half of it, if the
+  // rows see no more.
+  template <typename Step>
+  FLASHSMITH_DEVICE void for_first_block(Step step) {
+    if constexpr (Traits::config.skip_unseen) {
+      if (half_) {
+        Fragment<kHalfBlock> half;
+        return step(half);
+      }
+    }
+    step(S_);
+  }
+
+  FLASHSMITH_DEVICE void overlapped_steps() {
+    if constexpr (Traits::config.skip_unseen) {
+      if (half_ && block_ > first_block()) {
+        block_--;
+        if (Traits::Score::kMayHide || block_ >= masked_from_ || block_ < unmasked_from_) {
+          this->template overlapped_step<true, kHalfBlock>();
+        } else {
+          this->template overlapped_step<false, kHalfBlock>();
+        }
+      }
+    }
+    for_each_block([&](auto masked) { this->template overlapped_step<masked>(); });
   }
 
   // Calls `step` for the blocks after the first.
@@ -147,8 +187,18 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     sequence_ = typename Traits::Sequence(problem, tile.batch);
     const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence_, tile);
     begin_ = begin;
-    skipped_ = n_skipped_blocks<Traits>(problem, sequence_, begin_, end, row);
-    block_ = end - 1 - skipped_;
+    unread_ = n_skipped_blocks<Traits>(problem, sequence_, begin_, end, row,
+                                       kMaxUnread<Traits> - (kSkipsBefore ? tail_ : 0));
+    block_ = end - 1 - unread_;
+    if constexpr (kSkipsBefore) {
+      unread_ += tail_;
+      tail_ = n_skipped_before<Traits>(problem, sequence_, begin_, block_, row);
+      begin_ += tail_;
+    }
+    if constexpr (Traits::config.skip_unseen) {
+      half_ =
+          keys_end<Traits>(problem, sequence_, row + kWgmmaM) <= block_ * Traits::B_c + kHalfBlock;
+    }
     masked_from_ = masked_from<Traits>(problem, sequence_, row);
     unmasked_from_ = unmasked_from<Traits>(problem, sequence_, row + kWgmmaM);
     skip_K();
@@ -180,50 +230,57 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
       // Q has been in shared memory for long. As in the loop the softmax runs under P V.
       open(tile_index);
       load_Q();
-      issue_both();
-      scheduler_.pass();
-      this->template finish_scores<1>();
-      release_loaded_Q();
-      const Softmax<Traits> softmax_of_done = softmax_;
-      start_softmax();
-      finish_values();
-      skip_V();
-      store(done, softmax_of_done);
+      for_first_block([&](auto &S) {
+        issue_scores(S);
+        this->issue_values();
+        scheduler_.pass();
+        this->template finish_scores<1>(S);
+        release_loaded_Q();
+        const Softmax<Traits> softmax_of_done = softmax_;
+        start_softmax(S);
+        this->finish_values();
+        skip_V();
+        store(done, softmax_of_done);
+        start_values(S);
+      });
     } else {
       // P V covers the wait for Q, and O is stored under Q K^T.
       issue_values();
       open(tile_index);
       load_Q();
-      issue_scores();
-      scheduler_.pass();
-      this->template finish_values<1>();
-      skip_V();
-      store(done, softmax_);
-      this->template finish_scores<0>();
-      start_softmax();
+      for_first_block([&](auto &S) {
+        issue_scores(S);
+        scheduler_.pass();
+        this->template finish_values<1>();
+        skip_V();
+        store(done, softmax_);
+        this->template finish_scores<0>(S);
+        start_softmax(S);
+        start_values(S);
+      });
     }
-    start_values();
   }
 
   // Computes one product after the other.
   template <bool kMasked>
   FLASHSMITH_DEVICE void plain_step() {
-    issue_scores();
+    issue_scores(S_);
     scheduler_.pass();
-    this->template finish_scores<0>();
-    change_scores();
-    if constexpr (kMasked) mask_scores();
+    this->template finish_scores<0>(S_);
+    change_scores(S_);
+    if constexpr (kMasked) mask_scores(S_);
     softmax_.template step<kMasked>(S_);
-    drop();
+    drop(S_);
     pack_weights<Traits>(P_, S_);
     O_.rescale(softmax_);
     values();
   }
 
-  // Skips blocks that only other warpgroups work on. A lane that still waits when the others
-  // release the buffer could miss its phase, so all lanes have to meet, as they do after a turn.
+  // Skips blocks, of this tile or the previous one, that only other warpgroups work on. A lane that
+  // still waits when the others release the buffer could miss its phase, so all lanes have to meet,
+  // as they do after a turn.
   FLASHSMITH_DEVICE void skip_K() {
-    for (int i = 0; i < skipped_; i++) {
+    for (int i = 0; i < unread_; i++) {
       this->wait_K();
       if constexpr (!Traits::config.ping_pong) ptx::warp_sync();
       scheduler_.wait();
@@ -232,7 +289,7 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     }
   }
   FLASHSMITH_DEVICE void skip_V() {
-    for (int i = 0; i < skipped_; i++) {
+    for (int i = 0; i < unread_; i++) {
       this->wait_V();
       ptx::warp_sync();
       this->free_V();
@@ -252,23 +309,27 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     }
   }
 
-  FLASHSMITH_DEVICE void change_scores() {
+  template <int kElements>
+  FLASHSMITH_DEVICE void change_scores(float (&S)[kElements]) {
     if constexpr (Traits::fp8_scores && Traits::Score::kChanges) {
 #pragma unroll
-      for (int i = 0; i < Traits::B_c / 2; i++) S_[i] *= score_scale_;
+      for (int i = 0; i < kElements; i++) S[i] *= score_scale_;
     }
-    flashsmith::change_scores<Traits>(S_, args_.problem, sequence_, head_, row_ + first_row(lane()),
+    flashsmith::change_scores<Traits>(S, args_.problem, sequence_, head_, row_ + first_row(lane()),
                                       block_);
   }
-  FLASHSMITH_DEVICE void drop() {
-    drop_weights<Traits>(S_, args_.problem, dropout_, row_ + first_row(lane()),
+  template <int kElements>
+  FLASHSMITH_DEVICE void drop(float (&P)[kElements]) {
+    drop_weights<Traits>(P, args_.problem, dropout_, row_ + first_row(lane()),
                          block_ * Traits::B_c + first_column(lane()));
   }
-  FLASHSMITH_DEVICE void mask_scores() {
-    mask<Traits>(S_, args_.problem, sequence_, row_ + first_row(lane()), block_);
+  template <int kElements>
+  FLASHSMITH_DEVICE void mask_scores(float (&S)[kElements]) {
+    mask<Traits>(S, args_.problem, sequence_, row_ + first_row(lane()), block_);
   }
-  FLASHSMITH_DEVICE void mask_first_scores() {
-    if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores();
+  template <int kElements>
+  FLASHSMITH_DEVICE void mask_scores_if_cut(float (&S)[kElements]) {
+    if (block_ >= masked_from_ || block_ < unmasked_from_) mask_scores(S);
   }
 
   // ---- Q ----

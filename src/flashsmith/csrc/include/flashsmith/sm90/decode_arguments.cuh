@@ -47,7 +47,8 @@ constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &c
           .fp8_scores = false,
           .fp8_values = false,
           .two_level = false,
-          .ping_pong_until_exp = false};
+          .ping_pong_until_exp = false,
+          .skip_unseen = false};
 }
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.

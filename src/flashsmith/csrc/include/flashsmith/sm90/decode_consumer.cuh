@@ -98,7 +98,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     open(own.split);
     clear();
     const int begin = own.split.begin, masked = masked_;
-    this->first_scores();
+    this->first_scores(S_);
     for (block_--; block_ >= masked && block_ >= begin; block_--) {
       this->template overlapped_step<true>();
     }
@@ -183,7 +183,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 
   // ---- scores ----
 
-  FLASHSMITH_DEVICE void change_scores() {
+  FLASHSMITH_DEVICE void change_scores(SAccumulator<Traits> &S) {
     using Score = typename Traits::Score;
     if constexpr (!Score::kChanges) return;
     const int first_key = block_ * Traits::B_c + first_column(lane());
@@ -194,19 +194,19 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 #pragma unroll
       for (int i = 0; i < Traits::B_c / 4; i++) {
         const int element = i / 2 * 4 + half * 2 + i % 2;
-        S_[element] = change(S_[element], column_of(element));
+        S[element] = change(S[element], column_of(element));
       }
     }
   }
 
-  FLASHSMITH_DEVICE void mask_scores() {
+  FLASHSMITH_DEVICE void mask_scores(SAccumulator<Traits> &S) {
     const int first_key = block_ * Traits::B_c + first_column(lane());
 #pragma unroll
     for (int i = 0; i < Traits::B_c / 2; i++) {
-      if (column_of(i) > lane_rows_[half_of(i)].last - first_key) S_[i] = -INFINITY;
+      if (column_of(i) > lane_rows_[half_of(i)].last - first_key) S[i] = -INFINITY;
     }
   }
-  FLASHSMITH_DEVICE void mask_first_scores() { mask_scores(); }
+  FLASHSMITH_DEVICE void mask_scores_if_cut(SAccumulator<Traits> &S) { mask_scores(S); }
 };
 
 }  // namespace flashsmith::sm90

@@ -61,24 +61,26 @@ class QOperand {
     }
   }
 
-  FLASHSMITH_DEVICE void multiply(SAccumulator<Traits> &S, int step, ptx::MatrixDescriptor K) {
+  template <int kElements>
+  FLASHSMITH_DEVICE void multiply(float (&S)[kElements], int step, ptx::MatrixDescriptor K) {
     using score_t = typename Traits::score_t;
+    constexpr int kKeys = 2 * kElements;
     if (is_in_registers(step)) {
-      ptx::wgmma_registers<score_t, Traits::B_c, ptx::Major::k>(S, fragments_[fragment(step)], K,
-                                                                step > 0);
+      ptx::wgmma_registers<score_t, kKeys, ptx::Major::k>(S, fragments_[fragment(step)], K,
+                                                          step > 0);
     } else {
       const ptx::MatrixDescriptor Q =
           ptx::advance(ptx::k_major_descriptor(rows_, Traits::Q_tile.swizzle),
                        place_of_step<Traits::Q_tile>(step));
-      ptx::wgmma_shared<score_t, Traits::B_c, ptx::Major::k, ptx::Major::k>(S, Q, K, step > 0);
+      ptx::wgmma_shared<score_t, kKeys, ptx::Major::k, ptx::Major::k>(S, Q, K, step > 0);
     }
   }
 };
 
-// Issues S = Q K^T as a separate group. `K` is the block in shared memory.
-template <typename Traits>
-FLASHSMITH_DEVICE void issue_QK(SAccumulator<Traits> &S, QOperand<Traits> &Q,
-                                ptx::shared_address K) {
+// Issues S = Q K^T as a separate group. `K` is the block in shared memory, of which S has the first
+// keys or all.
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void issue_QK(float (&S)[kElements], QOperand<Traits> &Q, ptx::shared_address K) {
   const ptx::MatrixDescriptor first = ptx::k_major_descriptor(K, Traits::K_tile.swizzle);
   ptx::wgmma_fence();
 #pragma unroll
@@ -89,8 +91,8 @@ FLASHSMITH_DEVICE void issue_QK(SAccumulator<Traits> &S, QOperand<Traits> &Q,
 }
 
 // Packs P as the operand of P V; with e4m3, in the order in which V is transposed (transposer.cuh).
-template <typename Traits>
-FLASHSMITH_DEVICE void pack_weights(POperand<Traits> &P, const SAccumulator<Traits> &S) {
+template <typename Traits, int kSteps, int kElements>
+FLASHSMITH_DEVICE void pack_weights(uint32_t (&P)[kSteps][4], const float (&S)[kElements]) {
   if constexpr (Traits::fp8_values) {
     pack_operand_e4m3(P, S);
   } else {
@@ -99,9 +101,9 @@ FLASHSMITH_DEVICE void pack_weights(POperand<Traits> &P, const SAccumulator<Trai
 }
 
 // Issues O += P V, or O = P V, as a separate group. `V` is the block in shared memory, transposed
-// if it is e4m3.
-template <typename Traits>
-FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const POperand<Traits> &P,
+// if it is e4m3; P has its first keys or all.
+template <typename Traits, int kSteps>
+FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const uint32_t (&P)[kSteps][4],
                                 ptx::shared_address V, bool accumulate) {
   constexpr bool kFp8 = Traits::fp8_values;
   const ptx::MatrixDescriptor first =
@@ -109,7 +111,7 @@ FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const POperand<Traits> 
            : ptx::mn_major_descriptor(V, Traits::V_tile.swizzle, Traits::V_tile.box_bytes);
   ptx::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < Traits::PV_steps; step++) {
+  for (int step = 0; step < kSteps; step++) {
     const int place = kFp8 ? place_of_step<Traits::transposed_V_tile>(step)
                            : step * kWgmmaK * Traits::V_tile.row_bytes;
     ptx::wgmma_registers<typename Traits::weight_t, Traits::d_head,

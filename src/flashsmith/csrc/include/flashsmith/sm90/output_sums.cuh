@@ -42,8 +42,10 @@ class OutputSums {
     if constexpr (kTwoLevel) rescale(softmax);
   }
 
-  // Issues P V as a separate group. `V` is the block in shared memory.
-  FLASHSMITH_DEVICE void issue(const POperand<Traits> &P, ptx::shared_address V) {
+  // Issues P V as a separate group. `V` is the block in shared memory, of which P has the first
+  // keys or all.
+  template <int kSteps>
+  FLASHSMITH_DEVICE void issue(const uint32_t (&P)[kSteps][4], ptx::shared_address V) {
     if constexpr (kTwoLevel) {
       issue_PV<Traits>(block_, P, V, false);
     } else {

@@ -107,6 +107,10 @@ struct KernelTraits {
                 "a stale maximum needs room for growth, and a P below 2^-4 the exponents of BF16");
   static_assert(!CFG.stale_maximum || CFG.fma_exponentials == 0,
                 "a stale maximum leaves polynomials no registers: ptxas would serialise wgmma");
+  static_assert(!CFG.skip_unseen || B_c > (fp8_values ? 32 : kWgmmaK),
+                "half a block has whole steps of P V, and fewer than a block");
+  static_assert(!CFG.skip_unseen || CFG.overlap_softmax,
+                "only the step that overlaps a softmax has a copy for half of P");
   static_assert(CFG.fma_exponentials >= 0 && CFG.fma_exponentials <= 16,
                 "0 to 16 of 16 exponentials are polynomials");
 
