@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import IO
 
 from support.paths import ROOT
+from support.zygote import make_an_error
 
 _SECONDS = 60  # for one case
 
@@ -74,8 +75,9 @@ def _warm_up() -> None:
         if not operation.differentiates:  # torch's autograd does not outlive a fork
             expected_of(operation)
     t = torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16)
-    with suppress(TypeError, ValueError, RuntimeError):  # the first error reads symbols
+    with suppress(TypeError, ValueError, RuntimeError):
         flashsmith.attention(t, t, t.to(torch.complex64))
+    make_an_error()
     with torch.autograd.forward_ad.dual_level():
         torch.add(torch.autograd.forward_ad.make_dual(t, t), t)
     torch.func.jvp(torch.sum, (t.float(),), (t.float(),))

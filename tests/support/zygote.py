@@ -69,15 +69,15 @@ def _serve(modules: list[str]) -> None:
     os.dup2(2, 1)  # a job's output must not mix with the answers
     for module in modules:
         importlib.import_module(module)
-    _make_an_error()
+    make_an_error()
     while message := _receive(requests):
         answer, found = _in_a_child(message)
         _send(answers, answer)
         _load(found)
 
 
-def _make_an_error() -> None:
-    """Makes C++ throw its first error, which takes a second: it looks up the names in its stack."""
+def make_an_error() -> None:
+    """Makes C++ throw its first error, which takes half a second: it reads symbols."""
     import tvm_ffi
 
     with contextlib.suppress(Exception):
