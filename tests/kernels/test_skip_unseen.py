@@ -64,7 +64,7 @@ def test_same_bits_in_random_problems(kernel: KernelId) -> None:
 
 @EACH
 def test_same_bits_at_every_distance(config: Sm90ForwardKernelConfig, emulated: Emulated) -> None:
-    """The numbers of keys move the diagonal, and the end of the keys, through a block."""
+    """Moves the diagonal, and the end of the keys, through a block."""
     n_q = config.B_r + 70
     for variant in (FULL, CAUSAL):
         kernels = [emulated(KernelId(cfg, variant)) for cfg in (visiting(config), config)]
@@ -79,7 +79,7 @@ def test_same_bits_at_every_distance(config: Sm90ForwardKernelConfig, emulated: 
 @pytest.mark.parametrize("way", ["Q in registers", "Q in shared memory"])
 @pytest.mark.parametrize("left", [0, 20, 150])
 def test_same_bits_in_windows_at_every_distance(way: str, left: int) -> None:
-    """The far edge moves through a block; warpgroups leave out none, one or more blocks there."""
+    """Moves the far edge through a block; warpgroups leave out none, one or more blocks there."""
     config = SKIPPING[way]
     n_q = 2 * config.B_r + 70
     for n_k in range(n_q, n_q + config.B_c + 1, 7):

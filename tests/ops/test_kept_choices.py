@@ -38,6 +38,7 @@ OF_ITS_ARGUMENTS_ALONE = {
     "ops.few_queries.few_queries_kernel_for", "ops.operators.parsed_config",
     "ops.lengths.asked_to_look", "runtime.device._cuda_target",
     "selection.select.reads_pages", "selection.table_text._config_of",
+    "selection.table_text._is_buildable",
 }  # fmt: skip
 
 
