@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from flashsmith.ops.decode_operator import NAMES
 
@@ -16,7 +15,10 @@ _Formula = Callable[[dict[str, Any]], int]
 
 
 def register() -> None:
-    """Registers flashsmith's operators with torch's FlopCounterMode."""
+    """Registers flashsmith's operators with torch's FlopCounterMode. Importing that calls this, so
+    this module does not import it before."""
+    from torch.utils.flop_counter import flop_registry, register_flop_formula
+
     formulas: dict[str, _Formula] = {
         "attention_forward": forward_flops,
         "attention_forward_out": forward_flops,
@@ -26,16 +28,17 @@ def register() -> None:
     for name, formula in formulas.items():
         operator = getattr(torch.ops.flashsmith, name)
         register_flop_formula(operator, get_raw=True)(_of_arguments(operator, formula))
-    _tell_counters({getattr(torch.ops.flashsmith, name) for name in formulas})
+    operators = [getattr(torch.ops.flashsmith, name) for name in formulas]
+    _tell_counters({each: flop_registry[each] for each in operators})
 
 
-def _tell_counters(operators: set[Any]) -> None:
+def _tell_counters(registered: dict[Any, Any]) -> None:
     """Tells counters that count already of operators: each has a copy of what was registered when
     it was made."""
     for mode in _get_current_dispatch_mode_stack():
         known = getattr(getattr(mode, "counter", mode), "flop_registry", None)
         if isinstance(known, dict):
-            known.update({each: flop_registry[each] for each in operators})
+            known.update(registered)
 
 
 def _of_arguments(operator: Any, formula: _Formula) -> Callable[..., int]:
