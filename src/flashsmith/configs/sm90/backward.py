@@ -13,13 +13,8 @@ from flashsmith.configs.base import BackwardKernelConfig
 from flashsmith.configs.features import Feature, flag, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm80.backward import BACKWARD
-from flashsmith.configs.sm90.forward import (
-    COMPUTE_CAPABILITY,
-    WGMMA,
-    WGMMA_K,
-    WGMMA_M,
-    register_split,
-)
+from flashsmith.configs.sm90.forward import WGMMA
+from flashsmith.configs.sm90.hardware import COMPUTE_CAPABILITY, WGMMA_K, WGMMA_M, register_split
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flashsmith.configs.legality import with_max_stages
 from flashsmith.configs.sm90.backward import B_R, MAX_STAGES, TURNS, Sm90BackwardKernelConfig
-from flashsmith.configs.sm90.forward import WGMMA_K, WGMMA_M
+from flashsmith.configs.sm90.hardware import WGMMA_K, WGMMA_M
 from flashsmith.dtype import DType
 
 

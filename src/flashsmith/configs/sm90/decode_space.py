@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
-from flashsmith.configs.sm90.forward import MAX_STAGES, WGMMA_M
+from flashsmith.configs.sm90.forward import MAX_STAGES
+from flashsmith.configs.sm90.hardware import WGMMA_M
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.gpus import GpuArchitecture
 

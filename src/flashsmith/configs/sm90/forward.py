@@ -11,6 +11,15 @@ from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
 from flashsmith.configs.sm90.fp8 import fp8_problems
+from flashsmith.configs.sm90.hardware import (
+    COMPUTE_CAPABILITY,
+    CONSUMER_REGISTERS,
+    MAX_WGMMA_N,
+    TILE_ALIGNMENT_BYTES,
+    WGMMA_K_BYTES,
+    WGMMA_M,
+    register_split,
+)
 from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import D_HEADS
 from flashsmith.dtype import ELEMENT_BYTES, DType
@@ -27,24 +36,14 @@ _STAGED_COLUMNS = 128  # max columns of O in shared memory at a time
 _QUEUE_BYTES = 16  # shared memory of two entries
 _END_BYTES = 32  # shared memory: whether V ends, for each buffer of arriving V
 _BARRIER_BYTES = 8
-COMPUTE_CAPABILITY = (9, 0)  # wgmma exists only there
-WGMMA_M = 64  # rows of one wgmma
-WGMMA_K = 16  # 16-bit elements that one wgmma sums over
-WGMMA_K_BYTES = 32
 CHUNK_BYTES = 16
-TILE_ALIGNMENT_BYTES = 1024
 FP8_BYTES = 1
-MAX_WGMMA_N = 256
 MAX_STAGES = 8
 MAX_CLUSTER = 2
 MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
 MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
 SUPPORTED_D_HEADS = D_HEADS
-# Registers of a thread after setmaxnreg, by the number of consumer warpgroups; with one, none are
-# moved.
-CONSUMER_REGISTERS = {1: 255, 2: 240, 3: 160, 4: 112}
-_PRODUCER_REGISTERS = {2: 24, 3: 32, 4: 32}
 TO_TRANSPOSE = 8  # registers that a consumer's thread gives up if the producer transposes V
 # Registers of a consumer's thread for O, S and P if work depends on a score's position, by the
 # number of consumer warpgroups; a bias leaves fewer.
@@ -54,18 +53,6 @@ _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 _MIN_KEYS = 64  # min B_c for which a third or a fourth warpgroup is worth its registers
 OTHER_REGISTERS = 24  # min registers for addresses, statistics and temporaries
-
-
-def register_split(n_warpgroups: int, given: int = 0) -> tuple[int, int] | None:
-    """Returns the registers of a producer's and of a consumer's thread after setmaxnreg; None: none
-    are moved.
-
-    given: Registers that each consumer's thread gives up if the producer does more than copy.
-    """
-    if n_warpgroups not in _PRODUCER_REGISTERS:
-        return None
-    producer = _PRODUCER_REGISTERS[n_warpgroups] + n_warpgroups * given
-    return producer, CONSUMER_REGISTERS[n_warpgroups] - given
 
 
 def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flashsmith.configs.legality import with_max_stages
 from flashsmith.configs.sm90.backward import B_R
-from flashsmith.configs.sm90.forward import WGMMA_M
+from flashsmith.configs.sm90.hardware import WGMMA_M
 from flashsmith.configs.sm90.split_backward import (
     MAX_CLUSTER,
     MAX_STAGES,
