@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, KernelId, parse_kernel_name_into_config
 from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
-from flashsmith.jit import Target
 from flashsmith.lab.soak.case import SoakCase
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.lab.soak.launches import make_launch, prepare_for
 from flashsmith.lab.soak.meaning import Meaning
 from flashsmith.problem import Problem
-from flashsmith.runtime import emulation, load_kernels
-from support.left_out import assert_same_bits
+from flashsmith.runtime import emulation
+from support.left_out import assert_same_bits, build_both
 
 CASES = 12
 # Two and three warpgroups; no turns and those of either scope; sums in order, in any order, by all
@@ -31,12 +28,6 @@ SKIPPING = {
     way: parse_kernel_name_into_config(f"{name}+skip_unseen") for way, name in NAMES.items()
 }
 VARIANTS = (FULL, CAUSAL, MIXED_VARIANTS[0])
-
-
-def visiting(skipping: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
-    return replace(skipping, skip_unseen=False)
-
-
 KERNELS = [
     KernelId(skipping, variant)
     for skipping in SKIPPING.values()
@@ -47,13 +38,12 @@ KERNELS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    others = [KernelId(visiting(each.config), each.variant) for each in KERNELS]
-    load_kernels([*KERNELS, *others], Target.emulator())
+    build_both(KERNELS)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
 def test_same_bits_in_random_problems(kernel: KernelId) -> None:
-    assert_same_bits(kernel, KernelId(visiting(kernel.config), kernel.variant), CASES)
+    assert_same_bits(kernel, CASES)
 
 
 @pytest.mark.parametrize("way", SKIPPING)

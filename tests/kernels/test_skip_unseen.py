@@ -14,11 +14,10 @@ from flashsmith.configs import (
     Sm90ForwardKernelConfig,
     parse_kernel_name_into_config,
 )
-from flashsmith.jit import Target
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.reference import Semantics
-from flashsmith.runtime import emulation, load_kernels
-from support.left_out import assert_same_bits
+from flashsmith.runtime import emulation
+from support.left_out import assert_same_bits, build_both, without_skips
 from support.problems import Emulated, assert_correct, random_qkv, run_with_lse
 from support.semantics import BAND, call, tensors_of
 
@@ -47,19 +46,14 @@ KERNELS = [
 EACH = pytest.mark.parametrize("config", SKIPPING.values(), ids=SKIPPING.keys())
 
 
-def visiting(config: Sm90ForwardKernelConfig) -> Sm90ForwardKernelConfig:
-    return replace(config, skip_unseen=False)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    others = [KernelId(visiting(each.config), each.variant) for each in KERNELS]
-    load_kernels([*KERNELS, *others], Target.emulator())
+    build_both(KERNELS)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
 def test_same_bits_in_random_problems(kernel: KernelId) -> None:
-    assert_same_bits(kernel, KernelId(visiting(kernel.config), kernel.variant), CASES)
+    assert_same_bits(kernel, CASES)
 
 
 @EACH
@@ -67,13 +61,14 @@ def test_same_bits_at_every_distance(config: Sm90ForwardKernelConfig, emulated: 
     """Moves the diagonal, and the end of the keys, through a block."""
     n_q = config.B_r + 70
     for variant in (FULL, CAUSAL):
-        kernels = [emulated(KernelId(cfg, variant)) for cfg in (visiting(config), config)]
+        kernel = KernelId(config, variant)
+        kernels = [emulated(each) for each in (without_skips(kernel), kernel)]
         for n_k in range(1, 2 * config.B_c + 2, 3):
             qkv = random_qkv(config, n_q, seq_len_k=n_k)
-            expected, found = (run_with_lse(kernel, qkv) for kernel in kernels)
+            expected, found = (run_with_lse(each, qkv) for each in kernels)
             assert torch.equal(found[0], expected[0]), n_k
             assert torch.equal(found[1], expected[1]), n_k
-        assert_correct(found[0], qkv, KernelId(config, variant))
+        assert_correct(found[0], qkv, kernel)
 
 
 @pytest.mark.parametrize("way", ["Q in registers", "Q in shared memory"])
@@ -81,11 +76,12 @@ def test_same_bits_at_every_distance(config: Sm90ForwardKernelConfig, emulated: 
 def test_same_bits_in_windows_at_every_distance(way: str, left: int) -> None:
     """Moves the far edge through a block; warpgroups leave out none, one or more blocks there."""
     config = SKIPPING[way]
+    whole = replace(config, skip_unseen=False)
     n_q = 2 * config.B_r + 70
     for n_k in range(n_q, n_q + config.B_c + 1, 7):
         qkv = tensors_of(config, n_q, n_k, batch=1, heads=(2, 1))
         window = Semantics(causal=True, window_size=(left, 0))
-        expected, found = (call(cfg, qkv, window) for cfg in (visiting(config), config))
+        expected, found = (call(cfg, qkv, window) for cfg in (whole, config))
         assert torch.equal(found[0], expected[0]), n_k
         assert torch.equal(found[1], expected[1]), n_k
 
