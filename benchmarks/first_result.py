@@ -35,7 +35,7 @@ COLUMNS = (
 )
 _STEPS = Path(__file__).with_name("first_result_steps.py")
 _TOLERANCE = 0.02  # of the largest element: all candidates round to BF16
-# These variables name folders of caches; HOME has the caches without a variable of their own.
+# A process finds its caches by these variables; other caches lie below HOME.
 _FOLDERS = (
     *(settings.CACHE_DIR.name, "CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
     *("FLASHINFER_WORKSPACE_BASE", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"),

@@ -112,7 +112,7 @@ def formerly(**names: str) -> Callable[[type[C]], type[C]]:
 
         @functools.wraps(plain)
         def init(self: C, *args: Any, **given: Any) -> None:
-            for former in () if names.keys().isdisjoint(given) else names.keys() & given.keys():
+            for former in names.keys() & given.keys():
                 warn_of_former_name(former, names[former])
                 given[names[former]] = given.pop(former)
             plain(self, *args, **given)

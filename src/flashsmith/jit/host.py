@@ -63,7 +63,7 @@ class HostLibrary(Loadable):
 
     @property
     def why_not_here(self) -> str:
-        """The reason why it does not work on this machine, and what to do; "" if it should."""
+        """Says why it does not work on this machine, and what to do; "" if it should."""
         binary, libc, tvm_ffi = (str(self.manifest[key]) for key in ("binary", "libc", "tvm_ffi"))
         if not loads_here(binary, libc):
             return (

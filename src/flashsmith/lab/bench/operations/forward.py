@@ -18,6 +18,7 @@ from flashsmith.lab.bench.operations.inputs import Inputs
 from flashsmith.lab.bench.operations.scores import flex_score_mod
 from flashsmith.lab.bench.operations.skipping import choose_skipping
 from flashsmith.lab.bench.peers import PEERS, flex_run
+from flashsmith.selection.select import gpu_of
 
 SM80, SKIPPING = f"{OURS} sm80", f"{OURS} skip_unseen"
 
@@ -28,7 +29,7 @@ def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
 
 def _sm80(given: Inputs) -> Run:
     """Returns a run of the kernel that the heuristic of the sm80 family chooses."""
-    gpu = torch.cuda.get_device_name() if given.q.is_cuda else None
+    gpu, _ = gpu_of(given.q.device)
     num_sms = count_sms(gpu) if gpu else None
     config: Any = SM80_FORWARD.choose(given.case.workload, num_sms)
     return _ours(given, config)

@@ -90,7 +90,7 @@ class BlockSteps {
                    own().shared_ + Traits::V_offset + own().V_stage_.buffer * Traits::V_bytes);
   }
 
-  // The caller passes the turn, after other products that belong to it.
+  // Issues S = Q K^T. The caller passes the turn, after other products that belong to it.
   template <int kElements>
   FLASHSMITH_DEVICE void issue_scores(float (&S)[kElements]) {
     wait_K();

@@ -31,9 +31,9 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
 
   // Whether tiles may skip blocks at the beginning.
   static constexpr bool kSomeAreBefore = Traits::Mask::kBehind || Traits::Score::kHasRanges;
-  // Whether warpgroups leave out blocks there.
+  // Warpgroups leave out blocks at the far edge of windows.
   static constexpr bool kSkipsBefore = Traits::Mask::kBehind && Traits::config.skip_unseen;
-  // Half of a block's keys, rounded up to whole steps of P V.
+  // A block in half has this number of keys, rounded up to whole steps of P V.
   static constexpr int kHalfBlock = (Traits::PV_steps + 1) / 2 * (Traits::B_c / Traits::PV_steps);
 
   const Sm90ForwardKernelArgs &args_;

@@ -101,7 +101,7 @@ FLASHSMITH_DEVICE void pack_weights(uint32_t (&P)[kSteps][4], const float (&S)[k
 }
 
 // Issues O += P V, or O = P V, as a separate group. `V` is the block in shared memory, transposed
-// if it is e4m3; P has its first keys or all.
+// if it is e4m3; P has weights of its first keys or of all.
 template <typename Traits, int kSteps>
 FLASHSMITH_DEVICE void issue_PV(OAccumulator<Traits> &O, const uint32_t (&P)[kSteps][4],
                                 ptx::shared_address V, bool accumulate) {
