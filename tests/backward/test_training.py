@@ -44,7 +44,7 @@ def _built() -> None:
     for dtype, wanted in ((DType.BF16, variants), (DType.FP16, {CAUSAL})):
         forward = select_config(torch.empty(1, 9, 2, 64, dtype=dtype.to_torch_dtype()))
         for config in (forward, backward.heuristic(BackwardWorkload.square(dtype, 64, 256))):
-            kernels += [KernelId(config.with_room_for(v), v) for v in sorted(wanted)]
+            kernels += [KernelId(config.adapted_to(v), v) for v in sorted(wanted)]
     load_kernels(list(dict.fromkeys(kernels)), Target.emulator())
 
 

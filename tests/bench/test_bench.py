@@ -179,7 +179,7 @@ def test_options_reach_the_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     invoke(*command, "--repeats", 7, "--milliseconds", 42)
     assert given == {
         "time_interleaved": {"repeats": 7, "head_start": 0.0, "pause": 0.0},
-        "time_back_to_back": {"milliseconds": 42.0},
+        "time_back_to_back": {"milliseconds": 42.0, "warmup_ms": 84.0},
     }
 
 

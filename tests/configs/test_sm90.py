@@ -330,12 +330,12 @@ def test_scores_that_know_their_place_keep_the_warpgroups_that_have_registers(
     d_head, B_r, B_c, n = tile
     ping_pong = {"ping_pong": n > 1, "overlap_tiles": False, "n_stages": 2}
     config = replace(BASE, d_head=d_head, B_r=B_r, B_c=B_c, n_warpgroups=n, **ping_pong)
-    assert config.with_room_for(Variant(causal=True)) == config
+    assert config.adapted_to(Variant(causal=True)) == config
     alibi, function, bias = (
         Variant(alibi=True, varlen=True), Variant(score=1), Variant(alibi=True, bias=True),
     )  # fmt: skip
     for variant, expected in ((alibi, with_alibi), (function, with_alibi), (bias, with_bias)):
-        roomy = config.with_room_for(variant)
+        roomy = config.adapted_to(variant)
         assert (roomy.B_r, roomy.B_c, roomy.n_warpgroups) == expected
         assert roomy.Q_steps_in_registers == 0
-        assert roomy.with_room_for(variant) == roomy
+        assert roomy.adapted_to(variant) == roomy

@@ -38,7 +38,7 @@ def test_the_forward_kernels_have_the_masks_of_the_reference() -> None:
 
 
 def test_the_backward_kernels_have_the_masks_of_the_reference() -> None:
-    found = [cfg.with_room_for(DROPOUT) for cfg in BACKWARD.heuristic_configs()]
+    found = [cfg.adapted_to(DROPOUT) for cfg in BACKWARD.heuristic_configs()]
     configs = that_run_on((cfg for cfg in found if cfg.serves_variant(DROPOUT)), "cuda")
     load_kernels([KernelId(cfg, DROPOUT) for cfg in configs], target_of(torch.device("cuda")))
     kept = dropout_mask(STATE.cuda(), P, (BATCH, HEADS, 64 * 3 + 37, 64 * 5 + 19))

@@ -260,7 +260,7 @@ def test_keys_have_their_lengths_beside_a_table() -> None:
 def test_configurations_without_such_kernels(cfg: ForwardKernelConfig) -> None:
     assert not cfg.serves_variant(CAUSAL)
     assert cfg.serves_variant(replace(CAUSAL, paged=False))
-    assert cfg.with_room_for(CAUSAL).serves_variant(CAUSAL) == (cfg is CLUSTER)
+    assert cfg.adapted_to(CAUSAL).serves_variant(CAUSAL) == (cfg is CLUSTER)
 
 
 # ---- synchronisation ----

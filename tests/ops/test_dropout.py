@@ -141,7 +141,7 @@ def test_the_heuristics_have_kernels_for_dropout() -> None:
     variant = Variant(dropout=True)
     for family in BACKWARD.families:
         config = family.heuristic(BackwardWorkload.square(flashsmith.DType.BF16, 128, 4096))
-        assert config.with_room_for(variant) == config
+        assert config.adapted_to(variant) == config
         assert config.serves_variant(variant) == (family.config is not Sm80SumsBackwardKernelConfig)
         assert KernelId(config, variant).name.endswith(" dropout")
     for capability in ((8, 0), (9, 0)):

@@ -113,7 +113,7 @@ def test_every_second_configuration_or_so_has_each_mixed_variant(
     assert {KernelId(cfg, variant) for cfg in configs for variant in VARIANTS} < set(kernels)
     mixed = [kernel.variant for kernel in kernels if kernel.variant not in VARIANTS]
     assert set(mixed) == set(MIXED_VARIANTS) and len(mixed) > 0.8 * len(configs)
-    assert all(kernel.config.with_room_for(kernel.variant) == kernel.config for kernel in kernels)
+    assert all(kernel.config.adapted_to(kernel.variant) == kernel.config for kernel in kernels)
     soak(kernels, SoakPlan(tile_boundaries=False, random_cases=40), "cpu")
     assert all(case.kernel(kernel.config) == kernel for case, kernel in checked)
     assert {kernel.variant for _, kernel in checked} == {*VARIANTS, *MIXED_VARIANTS}

@@ -101,7 +101,7 @@ def chosen_kernels(arch: str) -> list[KernelId]:
         found |= set(served_instances(name, capability=capability))
     for key in (settings.BACKWARD_SET, settings.DECODE_SET, settings.FP8_SET):
         configs = [cfg for cfg in get_kernel_configs(key) if cfg.runs_on(capability)]
-        found |= {KernelId(cfg.with_room_for(v), v) for cfg in configs for v in VARIANTS}
+        found |= {KernelId(cfg.adapted_to(v), v) for cfg in configs for v in VARIANTS}
     return sorted(kernel for kernel in found if kernel.config.is_buildable(arch))
 
 

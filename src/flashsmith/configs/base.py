@@ -176,8 +176,9 @@ class KernelConfig(ABC):
         it: rows may be shorter than its d_head."""
         return self.dtype == problem.dtype and self.d_head >= problem.d_widest
 
-    def with_room_for(self, variant: Variant) -> Self:
-        """Returns similar tiles that leave registers for the variant's work on every score."""
+    def adapted_to(self, variant: Variant) -> Self:
+        """Returns the configuration that suits a variant best: similar tiles that leave registers
+        for its work on every score, and the knobs that pay with its mask."""
         return self
 
     def serves_variant(self, variant: Variant) -> bool:

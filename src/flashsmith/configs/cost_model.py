@@ -31,7 +31,12 @@ def resident_blocks(config: ForwardKernelConfig) -> int:
     return max(1, min(config.resident_blocks_by_registers, by_shared_memory))
 
 
+def slowdown(config: ForwardKernelConfig, tiles: int) -> float:
+    """Returns the time of a tile that shares its SM, so that it processes this number of tiles at a
+    time, as a multiple of that with tensor cores always busy."""
+    return tiles / _RATES[min(tiles * config.compute_warpgroups, len(_RATES) - 1)]
+
+
 def _wave(config: ForwardKernelConfig, tiles: int) -> float:
     """Returns the time of an SM that processes this number of tiles at a time."""
-    rate = _RATES[min(tiles * config.compute_warpgroups, len(_RATES) - 1)]
-    return tiles * config.B_r * config.cost_of_a_row / rate
+    return slowdown(config, tiles) * config.B_r * config.cost_of_a_row

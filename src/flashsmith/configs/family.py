@@ -63,6 +63,9 @@ class Family(Generic[W, C]):
             for it, or for a workload with too few of its tiles.
         cost: (configuration, workload, num_sms) -> the time by the family's cost model;
             None: there is no model, and the first configuration with room is taken.
+        schedule_cost: (configuration, workload, num_sms) -> the time of the tiles in their order,
+            which carries measured times over to other workloads; None for a workload whose tiles
+            are not known. None: the family's times cannot be carried over.
         is_for: Whether the family comes into question for a workload: for others a plainer family's
             kernels are as fast, or it has none.
         minimum: The min compute capability for which it comes into question.
@@ -79,6 +82,7 @@ class Family(Generic[W, C]):
     d_heads: tuple[int, ...] = D_HEADS
     smaller: Callable[[W], Sequence[C]] = _nothing
     cost: Callable[[C, W, int], float] | None = None
+    schedule_cost: Callable[[C, W, int], float | None] | None = None
     is_for: Callable[[W], bool] = _always
     minimum: Capability = (8, 0)
     is_rival: bool = True

@@ -24,6 +24,7 @@ def forward_family(
     d_heads: tuple[int, ...],
     sets: DeclaredSets[F],
     *,
+    schedule_cost: Callable[[F, Workload, int], float | None] | None = None,
     is_rival: bool = True,
 ) -> Family[Workload, F]:
     """Returns a family whose heuristic depends on dtype, d_head and the number of keys a query
@@ -53,6 +54,7 @@ def forward_family(
         d_heads=d_heads,
         smaller=lambda workload: small_tiles(workload.dtype, workload.d_head),
         cost=lambda cfg, workload, n: grid_cost(cfg, workload.problem, n),
+        schedule_cost=schedule_cost,
         is_rival=is_rival,
         declared_sets=sets,
     )

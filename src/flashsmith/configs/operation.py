@@ -178,7 +178,7 @@ class Operation(Generic[W, C]):
                 continue
             try:
                 chosen = family.choose(workload, num_sms, architecture)
-                chosen = chosen.with_room_for(workload.variant)
+                chosen = chosen.adapted_to(workload.variant)
             except ValueError as error:
                 refusals[family] = str(error)
                 continue
@@ -234,7 +234,7 @@ def _tuning_space(served: Serving[W, C], architecture: GpuArchitecture) -> list[
     """Joins the tuning spaces of the families that may be the fastest for the workload."""
     workload, newest = served.workload, next(iter(served.by_heuristic))
     return [
-        config.with_room_for(workload.variant)
+        config.adapted_to(workload.variant)
         for family in served.by_heuristic
         if family.is_rival or family is newest
         for config in family.tuning_space(workload, architecture)

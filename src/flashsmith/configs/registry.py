@@ -56,7 +56,7 @@ def reads_pages_on(gpu: str | None, capability: Capability | None = None) -> boo
     """Returns whether some family's forward kernels read paged keys on the GPU of this name; None:
     the emulator. Args, raises: see ``Operation.families_for``."""
     return any(
-        config.with_room_for(PAGED).serves_variant(PAGED)
+        config.adapted_to(PAGED).serves_variant(PAGED)
         for family in FORWARD.families_for(gpu, capability)
         for config in family.heuristic_configs(DType.BF16, family.d_heads[0])
     )

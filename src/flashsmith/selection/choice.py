@@ -31,6 +31,7 @@ class Choice(Generic[W, C]):
     source: Source[W, C] | None = None  # None: the heuristic
     entry: Entry[W, C] | None = None
     measured: Measured[C] | None = None  # the entry's row; its dtype is the entry's
+    is_predicted: bool = False  # another row of the entry was faster where it was measured
 
     @property
     def reason(self) -> str:

@@ -19,6 +19,7 @@ from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.importing import no_collections
+from flashsmith.selection.carried_over import best_first
 from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import read_for, shipped_table_path, user_table_path
@@ -85,8 +86,9 @@ def choose_for(
     key = tuned.tuning_key(num_sms)
     for source, entry in _entries_for(sources, key, passed_over):
         why_not = "none is in the portfolio"
-        for row in entry.choices:
-            config = row.config.for_dtype(workload.dtype).with_room_for(workload.variant)
+        rows, predicted = best_first(entry, workload, num_sms)
+        for row in rows:
+            config = row.config.for_dtype(workload.dtype).adapted_to(workload.variant)
             why_not = served.why_not(config)
             if why_not:
                 continue
@@ -95,7 +97,7 @@ def choose_for(
             ):
                 passed_over.append(f"{source.title} {source.path}: {why_not_measured}")
                 return Choice(served.heuristic_config, tuple(passed_over))
-            return Choice(config, tuple(passed_over), source, entry, row)
+            return Choice(config, tuple(passed_over), source, entry, row, predicted)
         passed_over.append(f"{source.title} {source.path}: none of its kernels serves: {why_not}")
     return Choice(served.heuristic_config, tuple(passed_over))
 

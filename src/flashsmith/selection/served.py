@@ -8,11 +8,11 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from flashsmith.configs import VARIANTS, DType, KernelId, Variant, Workload
+from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId, Variant, Workload
 from flashsmith.configs.base import Capability, DecodeKernelConfig
 from flashsmith.configs.decode import KINDS_OF_CACHE, rows_of_kernels
 from flashsmith.configs.few_queries import configs_of_few_queries
-from flashsmith.configs.operation import capability_of
+from flashsmith.configs.operation import Serving, capability_of
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import get_fp8_kernel_configs
@@ -59,11 +59,12 @@ def served_instances(
             with suppress(ValueError):  # attention refuses it, too
                 workload = Workload(problem, variant)
                 choice = choose_for(FORWARD, workload, gpu, capability)
-                configs = [choice.config]
+                served = FORWARD.serving(workload, gpu, capability)
+                configs = [choice.config, *_others_of_entry(choice, served)]
                 if not _is_of_its_bucket(choice, workload.tuning_key(heads)):
                     # The heuristic, which distinguishes more than buckets, may come first for part
                     # of this bucket.
-                    configs += FORWARD.serving(workload, gpu, capability).heuristic_configs
+                    configs += served.heuristic_configs
                 found |= {KernelId(config, variant) for config in configs}
     return sorted(found)
 
@@ -129,6 +130,18 @@ def served_fp8(
         return []
     found = product(get_fp8_kernel_configs(), tuple(variants))
     return sorted(KernelId(config, variant) for config, variant in found)
+
+
+def _others_of_entry(
+    choice: Choice[Workload, ForwardKernelConfig], served: Serving[Workload, ForwardKernelConfig]
+) -> list[ForwardKernelConfig]:
+    """Returns what the choice's entry has for grids that divide into tiles in another way."""
+    if choice.entry is None:
+        return []
+    workload = served.workload
+    rows = (row.config.for_dtype(workload.dtype) for row in choice.entry.choices)
+    configs = (config.adapted_to(workload.variant) for config in rows)
+    return [config for config in configs if not served.why_not(config)]
 
 
 def _is_of_its_bucket(choice: Choice[Any, Any], key: TuningKey) -> bool:

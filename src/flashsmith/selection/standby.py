@@ -111,7 +111,7 @@ def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernel
     for family in families:
         if config.d_head in family.d_heads:
             for of_heuristic in family.heuristic_configs(config.dtype, config.d_head):
-                yield of_heuristic.with_room_for(variant)
+                yield of_heuristic.adapted_to(variant)
     sources = find_tables(FORWARD, gpu)[0] if gpu is not None else ()
     for entry in (entry for source in sources for entry in source.table.entries.values()):
         if entry.workload.variant.tuning_key() == variant.tuning_key():
@@ -119,7 +119,7 @@ def _trusted(instance: KernelId, device: torch.device) -> Iterator[ForwardKernel
                 # The soak ran with this dtype, so a row of the other dtype is not trusted here.
                 same = (row.config.dtype, row.config.d_head) == (config.dtype, config.d_head)
                 if same and family_of(row.config) in families:
-                    yield row.config.with_room_for(variant)
+                    yield row.config.adapted_to(variant)
 
 
 def _forget_calls_later() -> None:

@@ -125,7 +125,7 @@ class FlashForwardKernelConfig(ForwardKernelConfig):
             *_gpu_problems(self, architecture),
         ]
 
-    def with_room_for(self, variant: Variant) -> FlashForwardKernelConfig:
+    def adapted_to(self, variant: Variant) -> FlashForwardKernelConfig:
         """Returns, from d_head 192 on, tiles of half the keys that read Q again for every block."""
         if not variant.knows_positions or self.d_head < 192:
             return self

@@ -128,7 +128,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         persistent = in_order or self.d_head < _LONG_ROWS or workload.variant.causal
         return replace(self, persistent=persistent, dQ_in_order=in_order)
 
-    def with_room_for(self, variant: Variant) -> Sm90BackwardKernelConfig:
+    def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for
         derivatives of scores."""
         if not (variant.softcap or variant.score):

@@ -83,7 +83,7 @@ def fp8_heuristic(
     """
     d_head = d_head_of_rows(problem.d_head, problem.d_v)
     heuristics = fp8_candidates(problem.dtype, d_head, fp8_values)
-    configs = [config.with_room_for(variant) for config in heuristics]
+    configs = [config.adapted_to(variant) for config in heuristics]
     if num_sms is None:
         return configs[0]
     return min(configs, key=lambda config: grid_cost(config, problem, num_sms))

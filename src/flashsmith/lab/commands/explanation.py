@@ -14,7 +14,7 @@ from flashsmith.gpus import get_gpu_architecture
 from flashsmith.lab.commands.grids import workloads_to_tune
 from flashsmith.lab.commands.request import Request
 from flashsmith.lab.tuning.portfolio import portfolios_of
-from flashsmith.selection.choice import Choice, FewQueriesChoice, Source
+from flashsmith.selection.choice import Choice, FewQueriesChoice
 from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
@@ -123,7 +123,7 @@ def explain(
     return replace(
         words,
         source=choice.source.title,
-        reason=_reason(workload, choice.source, entry, row),
+        reason=_reason(workload, choice, entry, row),
         ms=row.ms,
         tflops=row.tflops,
         measured=measured,
@@ -133,15 +133,23 @@ def explain(
     )
 
 
-def _reason(workload: Any, source: Source[Any, Any], entry: _Entry, row: _Row) -> str:
-    stamp, table = source.table.stamp, source.table
+def _reason(workload: Any, choice: Choice[Any, Any], entry: _Entry, row: _Row) -> str:
+    assert choice.source is not None
+    source, table = choice.source, choice.source.table
+    stamp = table.stamp
     measured, wanted = table.key_of(entry.workload), table.key_of(workload)
     text = (
         f"{source.title} {source.path} ({stamp.get('date')}, "
         f"flashsmith {stamp.get('flashsmith')}, driver {stamp.get('driver_version')}): "
     )
     bucket, fastest = measured.bucket.words, entry.ranked[0].config
-    if row is entry.ranked[0]:
+    if choice.is_predicted:
+        text += (
+            f"predicted to be the fastest of the portfolio here, for {bucket}; at "
+            f"{entry.workload.problem.sizes}, which divides into tiles in another way, it was "
+            f"{100 * entry.loss(row):.1f} % slower than {fastest}"
+        )
+    elif row is entry.ranked[0]:
         text += f"the fastest of {entry.tried}, for {bucket}"
     elif not entry.ranked[0].in_portfolio:
         text += (

@@ -53,7 +53,7 @@ def soaked_kernels(configs: Sequence[KernelConfig]) -> list[KernelId]:
     """Returns kernels of each configuration: full, causal, and one more variant, which changes from
     one configuration to the next."""
     drawn = (
-        KernelId(cfg.with_room_for(variant), variant)
+        KernelId(cfg.adapted_to(variant), variant)
         for i, cfg in enumerate(configs)
         for variant in (*VARIANTS, _mixed_variant(cfg, i))
     )
@@ -67,7 +67,7 @@ def _mixed_variant(config: KernelConfig, first: int) -> Variant:
     """
     in_turn = (*MIXED_VARIANTS, *MIXED_VARIANTS)[first % len(MIXED_VARIANTS) :]
     served = (config.served_of(variant) for variant in in_turn)
-    found = next(v for v in served if config.with_room_for(v).serves_variant(v))
+    found = next(v for v in served if config.adapted_to(v).serves_variant(v))
     is_with_functions = config.operation == "decode" and first // len(MIXED_VARIANTS) % 2 == 1
     return replace(found, score=number_of_functions()) if is_with_functions else found
 

@@ -2,7 +2,8 @@
 
 Every kernel that a table may choose has to be built, and its first call waits for that. So a table
 may choose at most eight kernels for each d_head and variant: the set that loses least against the
-fastest kernel of each entry, beyond a tolerance. Both dtypes share the set, as tiles. On the H200,
+fastest kernel of each entry, beyond a tolerance. A few more serve grids that were not measured
+(``unmeasured``). Both dtypes share the set, as tiles. On the H200,
 three kernels lose up to 2.5% somewhere on full grids; six lose at most 1% everywhere.
 """
 
@@ -17,6 +18,8 @@ from typing import Any
 from flashsmith.configs import DType, KernelConfig, sort_key
 from flashsmith.configs.family import C, W
 from flashsmith.configs.workload import TuningKey
+from flashsmith.gpus import count_sms
+from flashsmith.lab.tuning.unmeasured import Grids
 from flashsmith.selection.entries import Entry, Measured
 from flashsmith.selection.tables import Table
 
@@ -56,7 +59,8 @@ def with_portfolios(table: Table[W, C]) -> Table[W, C]:
     """Returns the table, restricted to choices from portfolios; it keeps all measurements."""
     restricted: dict[TuningKey, Entry[W, C]] = {}
     for entries in _kinds(table).values():
-        chosen = pick(_losses(entries))
+        grids = Grids(entries, count_sms(table.stamp.get("gpu", "")))
+        chosen = grids.extended(pick(_losses(entries)))
         for key, entry in entries.items():
             rows = (replace(row, in_portfolio=_tiles(row) in chosen) for row in entry.ranked)
             restricted[key] = replace(entry, ranked=tuple(rows))

@@ -1,0 +1,77 @@
+"""The time until the last tile of a forward ends, by the order in which tiles start.
+
+A table has times of a few grids. Other grids of its buckets divide into tiles in another way: 24
+heads have their long causal tiles in two groups where 16 have them in one, and 900 queries are five
+tiles of 192 rows or four of 256. The simulation below starts a kernel's tiles in its own order, as
+blocks become free, and so carries a measured time over to another grid. docs/tuning.md has how well
+it predicts.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Iterator
+
+from flashsmith.configs.cost_model import resident_blocks, slowdown
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.workload import Workload
+
+_OPENING_KEYS = 128  # a tile's beginning and end take as long as this number of keys
+# The order matters in the last tiles of each block, so more tiles than this count as evenly shared.
+_MAX_TILES_OF_A_BLOCK = 24
+
+
+@functools.lru_cache(maxsize=1024)
+def schedule_cost(
+    config: Sm90ForwardKernelConfig, workload: Workload, num_sms: int
+) -> float | None:
+    """Returns the time of all tiles, in units of a row and a key with tensor cores always busy.
+
+    None: The numbers of keys that tiles visit are not known, because a window, the lengths of
+    sequences or the caller's functions decide them; or there are no tiles.
+    """
+    variant, problem = workload.variant, workload.problem
+    if variant.window or variant.varlen or variant.paged or variant.score:
+        return None
+    n_heads = problem.batch * problem.heads
+    tiles = _tiles_of_a_head(config, workload)
+    n_tiles = len(tiles) * n_heads
+    if n_tiles == 0 or problem.seq_len_k == 0:
+        return None
+    resident = 1 if config.persistent else min(resident_blocks(config), -(-n_tiles // num_sms))
+    n_blocks, factor = num_sms * resident, slowdown(config, resident)
+    if n_tiles > _MAX_TILES_OF_A_BLOCK * n_blocks:
+        return factor * (sum(tiles) * n_heads / n_blocks + min(tiles) / 2)
+    free_at = [0.0] * n_blocks
+    for time in _in_order(tiles, n_heads, config.heads_per_group):
+        heapq.heapreplace(free_at, free_at[0] + time)
+    return factor * max(free_at)
+
+
+def _tiles_of_a_head(config: Sm90ForwardKernelConfig, workload: Workload) -> list[float]:
+    """Returns the times of a head's tiles, first rows first, as if each had an SM of its own."""
+    problem = workload.problem
+    ahead = problem.seq_len_k - problem.seq_len_q  # keys before the first query's diagonal
+    times = []
+    for first in range(0, problem.seq_len_q, config.B_r):
+        n_keys = problem.seq_len_k
+        if workload.variant.causal:
+            n_keys = max(min(first + config.B_r, problem.seq_len_q) + ahead, 0)
+        blocks = -(-n_keys // config.B_c)
+        times.append(float(config.B_r * (blocks * config.B_c + _OPENING_KEYS)))
+    return times
+
+
+def _in_order(tiles: list[float], n_heads: int, heads_per_group: int) -> Iterator[float]:
+    """Yields the tiles of all heads as they start: head by head, or the last tile of each head of a
+    group before the last but one of each (tile_order.cuh)."""
+    if heads_per_group == 0:
+        for _ in range(n_heads):
+            yield from tiles
+        return
+    for first in range(0, n_heads, heads_per_group):
+        heads = min(heads_per_group, n_heads - first)
+        for time in reversed(tiles):
+            for _ in range(heads):
+                yield time

@@ -1,0 +1,90 @@
+"""Times of a table's entry at grids that were not measured, and the kernels that they choose."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Variant, Workload
+from flashsmith.configs.registry import FORWARD
+from flashsmith.gpus import count_sms
+from flashsmith.problem import Problem
+from flashsmith.selection.carried_over import CLEARLY, best_first, carried_over_ms
+from flashsmith.selection.choose import choose_for, find_tables
+from flashsmith.selection.served import served_instances
+
+H200 = "NVIDIA H200"
+SMS = count_sms(H200)
+ENTRIES = list(find_tables(FORWARD, H200)[0][-1].table.entries.values())
+
+
+def workload(
+    d_head: int, batch: int, heads: int, n: int, variant: Variant = FULL, dtype: DType = DType.BF16
+) -> Workload:
+    return Workload(Problem(dtype, d_head, batch, heads, heads, n, n), variant)
+
+
+def test_a_measured_grid_keeps_its_ranking() -> None:
+    for entry in ENTRIES:
+        assert best_first(entry, entry.workload, SMS) == (entry.choices, False)
+        for row in entry.choices:
+            ms = carried_over_ms(row, entry.workload, entry.workload, SMS)
+            assert ms is None or ms == pytest.approx(row.cost)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows_of_a_tile"),
+    [
+        (workload(64, 2, 12, 900, dtype=DType.FP16), 192),  # 120 tiles, or 96 of 256 rows
+        (workload(64, 2, 16, 1000, dtype=DType.FP16), 256),  # 128 tiles, or 192 of 192 rows
+    ],
+    ids=str,
+)
+def test_tiles_that_fit_the_grid_are_taken(asked: Workload, rows_of_a_tile: int) -> None:
+    assert choose_for(FORWARD, asked, H200).config.B_r == rows_of_a_tile
+
+
+def test_24_causal_heads_are_one_group() -> None:
+    """Groups of 16 would start the long tiles of the last eight heads when most SMs are done."""
+    choice = choose_for(FORWARD, workload(128, 1, 24, 1000, CAUSAL), H200)
+    assert choice.is_predicted and choice.config.heads_per_group >= 24
+    fastest = choice.entry.choices[0].config if choice.entry else None
+    assert fastest and fastest.heads_per_group == 16
+
+
+def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on() -> None:
+    draw = random.Random(4)
+    predicted = 0
+    for _ in range(200):
+        entry = draw.choice(ENTRIES)
+        n, heads = draw.randint(100, 9000), draw.randint(1, 64)
+        asked = workload(entry.workload.d_head, 1, heads, n, entry.workload.variant)
+        rows, is_predicted = best_first(entry, asked, SMS)
+        assert sorted(map(id, rows)) == sorted(map(id, entry.choices))
+        times = [carried_over_ms(row, entry.workload, asked, SMS) for row in rows]
+        first = carried_over_ms(entry.choices[0], entry.workload, asked, SMS)
+        if not is_predicted:
+            assert first is None or min(ms for ms in times if ms) >= CLEARLY * first
+            continue
+        predicted += 1
+        assert None not in times and times == sorted(times)  # type: ignore[type-var]
+        assert times[0] < CLEARLY * first  # type: ignore[operator]
+    assert 20 < predicted < 180
+
+
+def test_windows_and_packed_sequences_take_what_was_measured() -> None:
+    for variant in (Variant(causal=True, window=True), Variant(varlen=True)):
+        choice = choose_for(FORWARD, workload(128, 1, 24, 1000, variant), H200)
+        assert not choice.is_predicted
+
+
+def test_all_that_is_predicted_is_listed_to_be_built() -> None:
+    draw = random.Random(5)
+    served = set(served_instances(H200))
+    for _ in range(300):
+        variant, dtype = draw.choice((FULL, CAUSAL)), draw.choice(tuple(DType))
+        d_head = draw.choice((64, 96, 128, 192, 256))
+        heads, n = draw.randint(1, 80), draw.randint(1, 20000)
+        asked = workload(d_head, draw.randint(1, 8), heads, n, variant, dtype)
+        assert KernelId(choose_for(FORWARD, asked, H200).config, variant) in served, asked
