@@ -41,11 +41,12 @@ VARIED = [
         "(FP16, 64, 64, 128, 2): backward+wgmma+q_stages_2+do_stages_1",
         "(FP16, 64, 64, 192, 3): backward+wgmma+q_stages_3+do_stages_3+turns_1+persistent"
         "+skip_unseen",
-        "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",
+        "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent"
+        "+split_groups",
         "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
         "+persistent+skip_unseen",
         "(BF16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
-        "+persistent+in_order+skip_unseen",
+        "+persistent+in_order+skip_unseen+split_groups",
         "(FP16, 192, 64, 64, 2): backward+wgmma+split+k_stages_2+v_stages_1+q_stages_2+do_stages_1",
     )
 ]

@@ -59,6 +59,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         converts dQ.
     skip_unseen: a warpgroup computes no products of a block without a query that sees its keys: on
         a causal diagonal, at a window's edges, or where keys end.
+    split_groups: the query heads that share a KV head are divided into parts, as many as a call's
+        sizes need, and each block of keys of a part is a tile by itself, so that tiles are shorter;
+        a separate kernel adds dK and dV of the parts, which are FP32 in memory.
 
     Raises:
         TypeError: a field has the wrong type; the message names it.
@@ -78,6 +81,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     persistent: bool
     dQ_in_order: bool = False
     skip_unseen: bool = False
+    split_groups: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -100,6 +104,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         flag("persistent", "persistent"),
         flag("in_order", "dQ_in_order"),
         flag("skip_unseen", "skip_unseen"),
+        flag("split_groups", "split_groups"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(("V_steps_in_registers", "turns"))
 

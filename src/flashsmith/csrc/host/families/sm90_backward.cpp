@@ -6,6 +6,7 @@
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
 #include "host/family.h"
+#include "host/group_parts.h"
 #include "host/launch.h"
 #include "host/statistics.h"
 
@@ -16,7 +17,7 @@ using Compiled = CompiledKernel<Sm90BackwardKernelConfig>;
 
 class Sm90Backward final : public BackwardKernel {
   Sm90BackwardKernelConfig config_;
-  KernelFunction main_;
+  KernelFunction main_, key_sums_;
   StatisticsFunctions statistics_;
 
   // Returns whether the workspace has a queue, behind what every backward has there. The launch of
@@ -33,9 +34,25 @@ class Sm90Backward final : public BackwardKernel {
     const ForwardTensors forward = tensors.forward();
     return all_statistics_blocks(forward) * forward.q().size(kHead) * dQ_parts(config_);
   }
-  uint32_t *queue(const BackwardTensors &tensors) const {
-    char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
-    return reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors));
+
+  // The following functions return the blocks of kSummedKeys keys: in one batch entry of the
+  // tensors; and in all entries, with one more for each sequence if sequences are packed.
+  static int64_t n_key_blocks(const ForwardTensors &tensors) {
+    return (tensors.k().size(kSequence) + kSummedKeys - 1) / kSummedKeys;
+  }
+  static int64_t all_key_blocks(const ForwardTensors &tensors) {
+    const int64_t entries = tensors.k().size(kBatch) * n_key_blocks(tensors);
+    return tensors.cu_seqlens_k() ? entries + n_sequences(tensors) : entries;
+  }
+  // Returns the bytes of the sums of dK and dV of one part.
+  int64_t bytes_of_part(const BackwardTensors &tensors) const {
+    const ForwardTensors forward = tensors.forward();
+    return all_key_blocks(forward) * forward.k().size(kHead) * kSummedKeys * 2 * config_.d_head *
+           static_cast<int64_t>(sizeof(float));
+  }
+  // The sums of the parts are between the sums of dQ and the queue.
+  int64_t key_sums_bytes(const BackwardTensors &tensors, int n_parts) const {
+    return n_parts > 1 ? n_parts * bytes_of_part(tensors) : 0;
   }
 
   // Returns the number of heads of K in all batch entries.
@@ -46,18 +63,50 @@ class Sm90Backward final : public BackwardKernel {
     return (problem.seq_len_k + config_.B_c - 1) / config_.B_c;
   }
 
-  // Returns the heads of K in a group. If blocks of keys add in order, the blocks of a head wait
-  // for each other less, the more heads there are.
-  int heads_per_group(const ForwardProblem &problem, int num_sms) const {
+  // Returns the heads of K in a group, of `n_heads`, where a part of a head counts as one. If
+  // blocks of keys add in order, the blocks of a head wait for each other less, the more heads
+  // there are.
+  int heads_per_group(const ForwardProblem &problem, int n_heads, int num_sms) const {
     constexpr int kMinWithTurns = 8;
     if (!variant.causal && !config_.dQ_in_order) return 1;
-    return heads_that_fill(num_sms, blocks_per_head(problem), heads_of_k(problem),
+    return heads_that_fill(num_sms, blocks_per_head(problem), n_heads,
                            config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
+  // Returns the number of parts of each group of query heads. The model does not know the windows,
+  // whose tiles it takes for equal, nor lengths but the longest and the mean.
+  int parts_of(const BackwardTensors &tensors, const ForwardProblem &problem, int num_sms) const {
+    constexpr double kStepUs = 1.5, kColumnsOfStep = 128, kKeysOfStep = 128, kBytesPerUs = 4e6;
+    if (!config_.split_groups || problem.is_empty() || problem.seq_len_k == 0) return 1;
+    const ForwardTensors forward = tensors.forward();
+    const bool causal = variant.causal && !variant.window;
+    const auto steps = [&](double n_q, double n_k) {
+      return HeadSteps::of(n_q, n_k, config_.B_r, config_.B_c, causal);
+    };
+    const auto mean = [&](const tvm::ffi::TensorView &t, int longest, bool packed) {
+      return packed ? static_cast<double>(t.size(kSequence)) / problem.batch : longest;
+    };
+    const GroupedProblem grouped{
+        .group = problem.n_heads / problem.n_heads_kv,
+        .heads_of_k = heads_of_k(problem),
+        .tiles_per_head = blocks_per_head(problem),
+        .step_us = kStepUs * config_.d_head / kColumnsOfStep * config_.B_c / kKeysOfStep,
+        .sums_us = 2 * static_cast<double>(bytes_of_part(tensors)) / kBytesPerUs,
+        .mean = steps(mean(forward.q(), problem.seq_len_q, forward.cu_seqlens_q()),
+                      mean(forward.k(), problem.seq_len_k, forward.cu_seqlens_k())),
+        .longest = steps(problem.seq_len_q, problem.seq_len_k).longest,
+        .causal = causal,
+        .ordered = config_.dQ_in_order,
+        .varlen = variant.varlen,
+        .num_sms = num_sms};
+    return best_parts(grouped,
+                      [&](int n_heads) { return heads_per_group(problem, n_heads, num_sms); });
+  }
+
   // Returns the launch over blocks of keys.
-  Launch main(const ForwardProblem &problem, int num_sms) const {
-    const int64_t n_tiles = static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem);
+  Launch main(const ForwardProblem &problem, int n_parts, int num_sms) const {
+    const int64_t n_tiles =
+        static_cast<int64_t>(blocks_per_head(problem)) * heads_of_k(problem) * n_parts;
     const int64_t n_blocks = config_.persistent ? std::min<int64_t>(n_tiles, num_sms) : n_tiles;
     return {.function = main_,
             .call = call<Sm90BackwardKernelArgs>,
@@ -67,11 +116,45 @@ class Sm90Backward final : public BackwardKernel {
             .shared_memory_bytes = shared_memory_bytes(config_)};
   }
 
+  // Returns the launch that adds the parts.
+  Launch key_sums(const ForwardProblem &problem) const {
+    constexpr unsigned kThreads = 128;
+    const int blocks = (problem.seq_len_k + kSummedKeys - 1) / kSummedKeys;
+    return {.function = key_sums_,
+            .call = call<Sm90BackwardKernelArgs>,
+            .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads_kv),
+                     static_cast<unsigned>(problem.batch)},
+            .cluster = 1,
+            .threads = kThreads,
+            .shared_memory_bytes = 0};
+  }
+
+  // Returns the arguments about parts. The sums are behind those of dQ.
+  GroupPartArgs part_args(const BackwardTensors &tensors, const ForwardProblem &problem,
+                          int n_parts) const {
+    const ForwardTensors forward = tensors.forward();
+    GroupPartArgs args{};
+    args.n_parts = n_parts;
+    if (n_parts == 1) {
+      args.heads_per_part = problem.n_heads / std::max(problem.n_heads_kv, 1);
+      return args;
+    }
+    const int group = problem.n_heads / problem.n_heads_kv;
+    char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
+    args.sums = reinterpret_cast<float *>(workspace + gradient_bytes(tensors));
+    args.heads_per_part = (group + n_parts - 1) / n_parts;
+    args.all_key_blocks = static_cast<int>(all_key_blocks(forward));
+    args.n_key_blocks = static_cast<int>(n_key_blocks(forward));
+    args.packed_k = forward.cu_seqlens_k() != nullptr;
+    return args;
+  }
+
  public:
   explicit Sm90Backward(const Compiled &kernel)
       : BackwardKernel(kernel),
         config_(kernel.config),
         main_(kernel.functions.at("backward_kernel")),
+        key_sums_(kernel.functions.find("key_sums_kernel")),
         statistics_(kernel.functions) {}
 
   void check_layout(const BackwardTensors &tensors) const override {
@@ -81,12 +164,15 @@ class Sm90Backward final : public BackwardKernel {
   Plan plan(const BackwardTensors &tensors, const ForwardProblem &problem,
             int num_sms) const override {
     check_gradient_grid(problem);
+    const int n_parts = parts_of(tensors, problem, num_sms);
     Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
+    plan.workspace_bytes += key_sums_bytes(tensors, n_parts);
     if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
     add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
-      plan.launches.push_back(main(problem, num_sms));
+      plan.launches.push_back(main(problem, n_parts, num_sms));
     }
+    if (n_parts > 1) plan.launches.push_back(key_sums(problem));
     if (statistics_.conversion) {
       add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem);
     }
@@ -97,12 +183,16 @@ class Sm90Backward final : public BackwardKernel {
                             const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args = sm90_gradient_arguments(config_, variant, tensors, problem,
                                                           numbers, config_.B_c, config_.d_head);
+    const int num_sms = num_sms_of(kind, tensors.forward().q().device());
+    const int n_parts = parts_of(tensors, problem, num_sms);
     if (has_queue(problem)) {
-      args.gradient.queue = queue(tensors);
-      args.gradient.summed = queue(tensors) + 1;
+      char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
+      args.gradient.queue = reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors) +
+                                                         key_sums_bytes(tensors, n_parts));
+      args.gradient.summed = args.gradient.queue + 1;
     }
-    args.heads_per_group =
-        heads_per_group(problem, num_sms_of(kind, tensors.forward().q().device()));
+    args.heads_per_group = heads_per_group(problem, heads_of_k(problem) * n_parts, num_sms);
+    args.parts = part_args(tensors, problem, n_parts);
     return KernelArguments(args);
   }
 };

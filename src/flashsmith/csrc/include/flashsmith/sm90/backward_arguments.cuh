@@ -25,8 +25,20 @@ struct Sm90BackwardKernelConfig {
   bool persistent;
   bool dQ_in_order;
   bool skip_unseen;
+  bool split_groups;
 
   constexpr auto operator<=>(const Sm90BackwardKernelConfig &) const = default;
+};
+
+// The parts into which the query heads of each group are divided, if the configuration splits
+// groups, and the FP32 dK and dV of each part (backward_key_sums.cuh). A single part has no sums.
+struct GroupPartArgs {
+  float *__restrict__ sums;  // in the workspace
+  int n_parts, heads_per_part;
+  // The number of blocks of kSummedKeys keys that a head has in all, and in one batch entry of the
+  // tensors; and whether all sequences lie in one batch entry.
+  int all_key_blocks, n_key_blocks;
+  bool packed_k;
 };
 
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
@@ -39,16 +51,17 @@ struct Sm90BackwardKernelArgs {
   GradientArgs gradient;
   // The number of rows between batch entries of a tensor, for maps of five dimensions.
   int Q_batch_rows, dO_batch_rows, K_batch_rows, V_batch_rows;
-  int heads_per_group;        // heads of K, see head_groups.cuh
+  int heads_per_group;        // parts of heads of K, see head_groups.cuh
   int query_heads_per_group;  // heads of Q, in kernels whose blocks keep queries
+  GroupPartArgs parts;
 };
 
 typedef void (*sm90_backward_kernel_fn)(const Sm90BackwardKernelArgs);
 
 // The kernels of one call, in the order of their launches. `sinks` is null if the variant has none,
-// `conversion` if the last block of keys converts dQ.
+// `key_sums` if groups are not split, `conversion` if the last block of keys converts dQ.
 struct Sm90BackwardKernels {
-  sm90_backward_kernel_fn statistics, sinks, main, conversion;
+  sm90_backward_kernel_fn statistics, sinks, main, key_sums, conversion;
 };
 
 constexpr int threads_per_block(const Sm90BackwardKernelConfig &cfg) {
@@ -76,6 +89,9 @@ constexpr int dQ_columns(const Sm90BackwardKernelConfig &cfg) {
 constexpr int dQ_parts(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head / dQ_columns(cfg); }
 
 constexpr int kDSBuffers = 2;
+
+// The keys of a warpgroup, whose dK and dV are one block of FP32 sums.
+constexpr int kSummedKeys = 64;
 
 // The entries through which the warps of a block learn which tiles it draws.
 constexpr int kTileEntries = 2, kEntryBytes = 4;

@@ -8,6 +8,7 @@
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/backward_consumer.cuh"
 #include "flashsmith/sm90/backward_epilogue.cuh"
+#include "flashsmith/sm90/backward_key_sums.cuh"
 #include "flashsmith/sm90/backward_producer.cuh"
 
 namespace flashsmith::sm90 {
@@ -21,6 +22,12 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
   for_each_tile<Traits>(args, AnnouncedTiles<Traits, true>(args), [&](const KeyTile<Traits> &tile) {
     BackwardConsumer<Traits> consumer(args, tile, warpgroup, position);
     consumer.run();
+    if constexpr (Traits::splits_groups) {
+      if (args.parts.n_parts > 1) {
+        store_key_sums<Traits>(args, tile, warpgroup, consumer.dK(), consumer.dV());
+        return;
+      }
+    }
     store_key_gradient<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile, warpgroup,
                                consumer.dV(), scale_of_kept<Traits>(args.problem));
     store_key_gradient<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile, warpgroup,
@@ -30,7 +37,8 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
 }
 
 // Computes dK and dV, and the sums of dQ. Grid: blocks of B_c keys of the longest sequence, of all
-// heads of K; with persistent blocks, at most the number of SMs. Block: threads_per_block(CFG).
+// heads of K, of all parts of a group; with persistent blocks, at most the number of SMs. Block:
+// threads_per_block(CFG).
 // Dynamic shared memory: shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
@@ -50,17 +58,19 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 
 // Returns the kernels of one call. statistics and conversion have a grid of blocks of
 // kStatisticsRows, and kStatisticsThreads and kSumsThreads threads; sinks: see
-// sink_gradient_kernel.
+// sink_gradient_kernel; key_sums: see key_sums_kernel.
 template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
-  sm90_backward_kernel_fn sinks = nullptr, conversion = nullptr;
+  sm90_backward_kernel_fn sinks = nullptr, key_sums = nullptr, conversion = nullptr;
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
+  if constexpr (Traits::splits_groups) key_sums = key_sums_kernel<Traits>;
   if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
     conversion = dQ_conversion_kernel<Traits, Sm90BackwardKernelArgs>;
   }
   return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
           .sinks = sinks,
           .main = backward_kernel<Traits>,
+          .key_sums = key_sums,
           .conversion = conversion};
 }
 

@@ -30,6 +30,7 @@ struct BackwardTraits {
   static constexpr DQAccumulation dQ_accumulation =
       CFG.dQ_in_order ? DQAccumulation::ordered : DQAccumulation::atomic;
   static constexpr bool sums_by_chunks = true;
+  static constexpr bool splits_groups = CFG.split_groups;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // The type that keeps derivatives of scores until dP has arrived: softcap's are from 0 to 1.
   using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;

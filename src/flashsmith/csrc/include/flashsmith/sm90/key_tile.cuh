@@ -8,31 +8,39 @@
 namespace flashsmith::sm90 {
 
 // A block of keys of a head, by the order in which blocks start: blocks that causal masks show to
-// the most queries come first. The blocks of a cluster are neighbours.
+// the most queries come first. The blocks of a cluster are neighbours. If groups are split, each
+// part of a group has all blocks of its head, as if it were a head by itself.
 struct KeyBlock {
   int block, head_kv, batch;
+  int part = 0;  // of the query heads that share the keys
 
   // per_head returns the number of blocks of the longest sequence, all the number over all
-  // sequences and heads.
+  // sequences, heads and parts.
   template <typename Traits>
   static FLASHSMITH_DEVICE int per_head(const ProblemArgs &problem) {
     return clusters_per_head<Traits>(problem) * kCluster<Traits>;
   }
   template <typename Traits>
-  static FLASHSMITH_DEVICE int all(const ProblemArgs &problem) {
-    return per_head<Traits>(problem) * problem.n_heads_kv * ptx::recomputed(problem.batch);
+  static FLASHSMITH_DEVICE int all(const Sm90BackwardKernelArgs &args) {
+    const ProblemArgs &problem = args.problem;
+    const int blocks =
+        per_head<Traits>(problem) * problem.n_heads_kv * ptx::recomputed(problem.batch);
+    if constexpr (Traits::splits_groups) return blocks * args.parts.n_parts;
+    return blocks;
   }
 
   template <typename Traits>
   static FLASHSMITH_DEVICE KeyBlock at(const Sm90BackwardKernelArgs &args, int index) {
     const ProblemArgs &problem = args.problem;
     const int n_heads_kv = ptx::recomputed(problem.n_heads_kv);
+    const int n_parts = Traits::splits_groups ? ptx::recomputed(args.parts.n_parts) : 1;
     const TileOfHead place =
         tile_in_groups(index / kCluster<Traits>, clusters_per_head<Traits>(problem),
-                       n_heads_kv * problem.batch, args.heads_per_group);
-    const int batch = place.head / n_heads_kv;
-    return {place.tile * kCluster<Traits> + index % kCluster<Traits>,
-            place.head - batch * n_heads_kv, batch};
+                       n_heads_kv * problem.batch * n_parts, args.heads_per_group);
+    const int head = place.head / n_parts;  // of all batch entries
+    const int batch = head / n_heads_kv;
+    return {place.tile * kCluster<Traits> + index % kCluster<Traits>, head - batch * n_heads_kv,
+            batch, place.head - head * n_parts};
   }
 
  private:
@@ -45,24 +53,27 @@ struct KeyBlock {
   }
 };
 
-// The keys of a head from `key` on, and the blocks of queries, of each head that shares the keys,
-// that see any key of the cluster.
+// The keys of a head from `key` on, and the blocks of queries, of each head that shares the keys
+// and belongs to the part, that see any key of the cluster.
 template <typename Traits>
 struct KeyTile {
-  int key, head_kv, batch;
+  int key, head_kv, batch, part;
   typename Traits::Sequence sequence;
   int first_head, n_heads;               // of queries
   int begin = 0, end = 0, n_blocks = 0;  // blocks of queries of a head
   int n_steps = 0;                       // of all heads
 
-  FLASHSMITH_DEVICE KeyTile(const ProblemArgs &problem, const KeyBlock &keys)
+  FLASHSMITH_DEVICE KeyTile(const Sm90BackwardKernelArgs &args, const KeyBlock &keys)
       : key(keys.block * Traits::B_c),
         head_kv(keys.head_kv),
         batch(keys.batch),
-        sequence(problem, keys.batch),
+        part(keys.part),
+        sequence(args.problem, keys.batch),
         first_head(0),
-        n_heads(problem.n_heads / problem.n_heads_kv) {
+        n_heads(args.problem.n_heads / args.problem.n_heads_kv) {
+    const ProblemArgs &problem = args.problem;
     first_head = head_kv * n_heads;
+    if constexpr (Traits::splits_groups) take_part(args.parts.heads_per_part);
     const int first = first_key_of_cluster();
     const QueryRange range =
         queries_of_keys<Traits>(problem, sequence, first, first + Traits::cluster_keys);
@@ -74,6 +85,13 @@ struct KeyTile {
 
   FLASHSMITH_DEVICE int first_key_of_cluster() const {
     return key / Traits::cluster_keys * Traits::cluster_keys;
+  }
+
+  // Leaves out the query heads of the other parts. The last part may have fewer heads.
+  FLASHSMITH_DEVICE void take_part(int heads_per_part) {
+    const int before = part * heads_per_part, left = n_heads - before;
+    first_head += before;
+    n_heads = left < heads_per_part ? left : heads_per_part;
   }
 
   // Returns the block of queries of a step. Blocks are visited from the last to the first: if

@@ -61,12 +61,11 @@ class DrawnTiles {
 // The same indices as the other warps read them: whole warps, or one thread of a warp.
 template <typename Traits, bool kWarp>
 class AnnouncedTiles {
-  const ProblemArgs &problem_;
+  const Sm90BackwardKernelArgs &args_;
   unsigned n_announced_ = 0;
 
  public:
-  FLASHSMITH_DEVICE explicit AnnouncedTiles(const Sm90BackwardKernelArgs &args)
-      : problem_(args.problem) {}
+  FLASHSMITH_DEVICE explicit AnnouncedTiles(const Sm90BackwardKernelArgs &args) : args_(args) {}
 
   FLASHSMITH_DEVICE int first() {
     if constexpr (Traits::dQ_accumulation != DQAccumulation::ordered) return ptx::block_index_x();
@@ -79,7 +78,7 @@ class AnnouncedTiles {
     int index = static_cast<int>(ptx::thread_load_shared_4(tile_entry<Traits>(entry)));
     if constexpr (kWarp) index = ptx::uniform(index);
     n_announced_++;
-    if (index < KeyBlock::all<Traits>(problem_)) free(barriers.empty);  // nothing follows the end
+    if (index < KeyBlock::all<Traits>(args_)) free(barriers.empty);  // nothing follows the end
     return index;
   }
 
@@ -94,10 +93,8 @@ class AnnouncedTiles {
 template <typename Traits, typename Tiles, typename Work>
 FLASHSMITH_DEVICE void for_each_tile(const Sm90BackwardKernelArgs &args, Tiles tiles,
                                      const Work &work) {
-  const ProblemArgs &problem = args.problem;
-  for (int index = tiles.first(); index < KeyBlock::all<Traits>(problem);
-       index = tiles.after(index)) {
-    const KeyTile<Traits> tile(problem, KeyBlock::at<Traits>(args, index));
+  for (int index = tiles.first(); index < KeyBlock::all<Traits>(args); index = tiles.after(index)) {
+    const KeyTile<Traits> tile(args, KeyBlock::at<Traits>(args, index));
     if (tile.key < tile.sequence.seq_len_k()) work(tile);
     if constexpr (!Traits::config.persistent) return;
   }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     split_dK_dV_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
-  const KeyTile<Traits> tile(args.problem, KeyBlock::at<Traits>(args, ptx::block_index_x()));
+  const KeyTile<Traits> tile(args, KeyBlock::at<Traits>(args, ptx::block_index_x()));
   if (tile.first_key_of_cluster() >= tile.sequence.seq_len_k()) return;
   if (ptx::thread_index() == 0) dKdVBarriers<Traits>::init();
   if constexpr (Traits::cluster_size > 1) {

@@ -1,0 +1,213 @@
+"""Query heads that share a KV head are split over tiles, and dK and dV of the parts are added."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle, islice
+
+import pytest
+import torch
+
+from flashsmith.configs import (
+    CAUSAL,
+    FULL,
+    KernelId,
+    Sm90BackwardKernelConfig,
+    Variant,
+    parse_kernel_name_into_config,
+)
+from flashsmith.jit import Target
+from flashsmith.lab.soak import EMULATOR, random_case
+from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
+from flashsmith.runtime import emulation, find_backward, load_kernels
+from support.backward_kernels import BAND
+from support.gradient_calls import Call, call_of, drawn_call
+from support.gradients import assert_near_truth, differing, launch, launch_loaded, tensors_of
+from support.semantics import packing_of
+
+# Blocks of one tile and persistent ones, two and three warpgroups, dQ in order and in any order.
+CONFIGS = {
+    way: parse_kernel_name_into_config(f"{name}+split_groups")
+    for way, name in {
+        "two": "(FP16, 64, 64, 128, 2): backward+wgmma+q_stages_2+do_stages_1",
+        "three": "(BF16, 64, 64, 192, 3): backward+wgmma+q_stages_3+do_stages_3+turns_1+persistent"
+        "+in_order",
+        "96": "(BF16, 96, 64, 128, 2): backward+wgmma+q_stages_1+do_stages_2+v_regs_3+persistent",
+        "128": "(FP16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
+        "+persistent+in_order+skip_unseen",
+    }.items()
+}
+IN_ORDER = [cfg for cfg in CONFIGS.values() if cfg.dQ_in_order]
+VARIANTS = [
+    *(FULL, CAUSAL, BAND, MIXED_VARIANTS[0]),
+    *map(Variant.from_name, ("varlen", "causal+varlen", "causal+dropout", "softcap", "sinks")),
+]
+KERNELS = [
+    KernelId(cfg, variant)
+    for cfg in CONFIGS.values()
+    for variant in VARIANTS
+    if cfg.serves_variant(variant)
+]
+GROUPS = (2, 3, 5, 7, 8)
+DRAWN = 12  # calls for each group, of which two that split it are made
+SUMMED_KEYS = 64
+EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
+EACH_IN_ORDER = pytest.mark.parametrize("cfg", IN_ORDER, ids=lambda cfg: f"d{cfg.d_head}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    whole = [replace(each, config=not_split(each.config)) for each in KERNELS]
+    load_kernels([*KERNELS, *whole], Target.emulator())
+
+
+def not_split(cfg: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
+    return replace(cfg, split_groups=False)
+
+
+def bytes_of_sums(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
+    """Returns the bytes of the workspace that are there for the parts."""
+    of_both = [
+        find_backward(call.kernel(each), Target.emulator())
+        .plan(tensors_of(call), extras=call.extras)
+        .workspace_bytes
+        for each in (cfg, not_split(cfg))
+    ]
+    return of_both[0] - of_both[1]
+
+
+def parts_of(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
+    """Returns the number of parts of a call. Packed sequences have a block of keys more each."""
+    offsets, (*batch, n_k, heads, _) = call.packing.cu_seqlens_k, call.k.shape
+    blocks = -(-n_k // SUMMED_KEYS) * (batch[0] if batch else 1)
+    blocks += 0 if offsets is None else len(offsets) - 1
+    of_part = blocks * heads * SUMMED_KEYS * 2 * cfg.d_head * torch.float32.itemsize
+    n_parts, rest = divmod(bytes_of_sums(cfg, call), of_part)
+    assert rest == 0
+    return n_parts or 1
+
+
+def grouped(
+    cfg: Sm90BackwardKernelConfig, group: int, n_q: int, n_k: int, heads: int = 1, batch: int = 1
+) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
+    """Returns the dtype and the shapes of q and k."""
+    of_q, of_k = (batch, n_q, group * heads, cfg.d_head), (batch, n_k, heads, cfg.d_head)
+    return cfg.dtype.to_torch_dtype(), of_q, of_k
+
+
+# The emulated GPU has four SMs. Tiles of a whole group would leave some of them idle; or one would
+# end late, as the first keys have the most queries under a causal mask.
+PARTS = {
+    False: [(3, 1, 3), (5, 1, 3), (5, 2, 2), (7, 1, 4), (7, 2, 4), (8, 1, 4), (8, 2, 2)],
+    True: [(5, 1, 5), (7, 1, 7)],
+}
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("causal", "group", "tiles", "parts"),
+    [(causal, *each) for causal, of_mask in PARTS.items() for each in of_mask],
+)
+def test_parts_of_groups(
+    cfg: Sm90BackwardKernelConfig, causal: bool, group: int, tiles: int, parts: int
+) -> None:
+    call = call_of(*grouped(cfg, group, 200, tiles * cfg.B_c - 30), causal=causal)
+    assert parts_of(cfg, call) == parts
+    assert_near_truth(launch(call.kernel(cfg), call, gaps=True), call)
+
+
+@EACH
+def test_the_knob_stays_where_a_call_needs_another_configuration(
+    cfg: Sm90BackwardKernelConfig,
+) -> None:
+    assert cfg.made_deterministic() == replace(cfg, dQ_in_order=True)
+    assert cfg.with_room_for(Variant(softcap=True)).split_groups
+
+
+@EACH
+def test_one_part_is_stored_at_once(cfg: Sm90BackwardKernelConfig) -> None:
+    """With tiles for all SMs, or with no shared keys, there is nothing to split or to add."""
+    for group, heads in ((2, 4), (1, 1)):
+        call = call_of(*grouped(cfg, group, 130, cfg.B_c - 3, heads, batch=2))
+        assert parts_of(cfg, call) == 1
+        found, whole = (launch(call.kernel(each), call) for each in (cfg, not_split(cfg)))
+        assert not differing(cfg, found, whole)
+
+
+def random_calls(kernel: KernelId, rng: random.Random, group: int) -> Iterator[Call]:
+    """Yields calls of random lengths and semantics, with one and two KV heads in turn."""
+    small = replace(EMULATOR, max_scores=60_000, max_length=500)
+    for heads in cycle((1, 2)):
+        case = random_case(rng, kernel.config, kernel.variant, small)
+        problem = replace(case.problem, heads=group * heads, heads_kv=heads)
+        yield drawn_call(replace(case, problem=problem))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
+def test_random_calls_with_split_groups(kernel: KernelId) -> None:
+    cfg, rng = kernel.config, random.Random(kernel.name)
+    n_split = 0
+    for i, group in enumerate(GROUPS):
+        calls = list(islice(random_calls(kernel, rng, group), DRAWN))
+        split = [call for call in calls if parts_of(cfg, call) > 1]
+        n_split += len(split)
+        for call in split[:2] or calls[:1]:
+            found = launch(kernel, call, gaps=i % 2 == 1, seed=i)
+            assert_near_truth(found, call, group)
+            if i % 2 == 0:
+                again = launch(kernel, call, seed=i + 1)
+                assert not differing(cfg, again, found), (group, call)
+    assert n_split > 0
+
+
+@EACH
+@pytest.mark.parametrize(("causal", "batch"), [(False, 1), (False, 2), (True, 1)])
+def test_keys_that_no_query_sees_have_zeros(
+    cfg: Sm90BackwardKernelConfig, causal: bool, batch: int
+) -> None:
+    """The workspace is NaN before the call: each part of such keys is stored as zeros."""
+    shapes = grouped(cfg, 8, 250, 2 * cfg.B_c + 20, batch=batch)
+    window = {} if causal else {"window_size": (5, 0)}
+    call = call_of(*shapes, causal=causal, top_left=True, **window)
+    assert parts_of(cfg, call) > 1
+    found = launch(call.kernel(cfg), call, gaps=True)
+    assert_near_truth(found, call)
+    assert found.k[:, :250].any()
+    assert not found.k[:, 250:].any()
+    assert not found.v[:, 250:].any()
+
+
+@EACH
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_have_sums_of_their_own_keys(
+    cfg: Sm90BackwardKernelConfig, causal: bool
+) -> None:
+    """Sequences begin within blocks of keys; one has no queries, and one no keys."""
+    lengths_q, lengths_k = [300, 0, 400, 5, 33], [cfg.B_c + 1, 20, 2 * cfg.B_c - 30, 0, 1]
+    packing = packing_of(lengths_q, lengths_k)
+    dtype, *_ = grouped(cfg, 7, 1, 1)
+    of_q, of_k = (sum(lengths_q), 7, cfg.d_head), (sum(lengths_k), 1, cfg.d_head)
+    call = call_of(dtype, of_q, of_k, None, packing, causal=causal)
+    assert parts_of(cfg, call) > 1
+    assert_near_truth(launch(call.kernel(cfg), call, gaps=True), call)
+
+
+@EACH_IN_ORDER
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_run_has_the_same_bits(cfg: Sm90BackwardKernelConfig, causal: bool) -> None:
+    """No thread block waits for one that may not have begun, however many run at a time; and dQ has
+    the bits of whole groups, because blocks of keys add to each head in the same order."""
+    call = call_of(*grouped(cfg, 7, 200, 3 * cfg.B_c - 20), causal=causal)
+    assert parts_of(cfg, call) > 1
+    found = launch(call.kernel(cfg), call)
+    assert_near_truth(found, call)
+    whole = launch(call.kernel(not_split(cfg)), call)
+    assert torch.equal(found.q, whole.q)
+    loaded = find_backward(call.kernel(cfg), Target.emulator())
+    for seed in range(2):
+        for workers in (1, 4):
+            with emulation(loaded, seed=seed, count=False, workers=workers):
+                again = launch_loaded(loaded, call)
+            assert not differing(cfg, again, found), (workers, seed)
