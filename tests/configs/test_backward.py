@@ -7,11 +7,13 @@ from dataclasses import fields, replace
 import pytest
 
 from flashsmith.configs import (
+    CAUSAL,
     BackwardKernelConfig,
     DType,
     FlashBackwardKernelConfig,
     KernelId,
     Sm80SumsBackwardKernelConfig,
+    Sm90BackwardKernelConfig,
     Variant,
     parse_kernel_name_into_config,
     parse_kernel_name_into_instance,
@@ -164,13 +166,59 @@ def test_deterministic_gradients_have_a_kernel_for_them() -> None:
             assert config.is_deterministic
 
 
-def test_sums_are_in_order_where_that_is_faster_or_asked_for() -> None:
-    for d_head, seq_len, in_order in ((64, 2048, True), (96, 1024, True), (128, 2048, False)):
-        asked = workload(d_head, seq_len=seq_len)
-        chosen = BACKWARD.choose_by_heuristic(asked, H100)
-        same = BACKWARD.choose_by_heuristic(replace(asked, deterministic=True), H100)
-        assert (chosen.is_deterministic, same.family, same.scheme) == (in_order, "sm90", "")
-        assert same == replace(chosen, dQ_in_order=True, persistent=True)  # type: ignore[call-arg]
+# (d_head, heads, KV heads, batch, length, causal) -> ordered sums, split groups. An H200 measured
+# each of these ways faster than the others (benchmarks/results/h200/2026-11-28/choices/).
+CAUSAL_CASES = {
+    (128, 32, 8, 16, 512): (True, False),
+    (128, 32, 8, 4, 1024): (False, True),  # in one part
+    (128, 32, 8, 8, 2048): (False, False),
+    (128, 32, 4, 4, 1200): (False, True),
+    (128, 16, 16, 4, 1024): (True, False),
+    (128, 16, 16, 1, 2048): (False, False),
+    (128, 24, 24, 1, 1500): (False, False),
+    (128, 16, 16, 8, 2048): (False, False),
+    (128, 32, 32, 1, 4096): (False, False),
+    (96, 32, 32, 6, 900): (True, False),
+    (96, 32, 32, 2, 2000): (False, False),
+    (64, 14, 2, 16, 500): (True, True),
+    (64, 14, 2, 2, 7000): (False, True),
+    (64, 12, 12, 16, 1024): (True, False),
+    (64, 16, 16, 2, 2000): (False, False),
+}
+FULL_CASES = {
+    (128, 8, 8, 2, 700): (False, False),
+    (128, 12, 12, 2, 1000): (False, False),
+    (64, 16, 16, 32, 512): (True, False),
+    (64, 12, 12, 2, 900): (False, False),
+}
+MEASURED = [
+    *((CAUSAL, *case) for case in CAUSAL_CASES.items()),
+    *((PLAIN, *case) for case in FULL_CASES.items()),
+]
+
+
+@pytest.mark.parametrize(("variant", "sizes", "ways"), MEASURED, ids=str)
+def test_sums_are_in_order_and_groups_split_where_that_was_faster(
+    variant: Variant, sizes: tuple[int, ...], ways: tuple[bool, bool]
+) -> None:
+    d_head, heads, heads_kv, batch, n = sizes
+    problem = Problem(DType.BF16, d_head, batch, heads, heads_kv, n, n)
+    asked = BackwardWorkload(problem, variant)
+    chosen = BACKWARD.choose_by_heuristic(asked, H100)
+    assert isinstance(chosen, Sm90BackwardKernelConfig)
+    assert (chosen.dQ_in_order, chosen.split_groups, chosen.skip_unseen) == (*ways, False)
+    same = BACKWARD.choose_by_heuristic(replace(asked, deterministic=True), H100)
+    assert isinstance(same, Sm90BackwardKernelConfig) and same.dQ_in_order and same.persistent
+    # Blocks of keys would wait for each other at every head of a group.
+    assert same.split_groups == (heads > heads_kv and (variant.causal or chosen.split_groups))
+
+
+def test_short_windows_leave_out_what_they_hide() -> None:
+    window = Variant(causal=True, window=True)
+    for d_head in (64, 96, 128):
+        chosen = BACKWARD.choose_by_heuristic(workload(d_head, window, seq_len=9000), H100)
+        assert isinstance(chosen, Sm90BackwardKernelConfig)
+        assert chosen.dQ_in_order == chosen.skip_unseen == (d_head == 64)
 
 
 def test_what_no_family_takes_is_refused() -> None:

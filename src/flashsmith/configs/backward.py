@@ -16,7 +16,17 @@ from flashsmith.problem import Problem
 
 B = TypeVar("B", bound=BackwardKernelConfig)
 
-_LENGTHS = (256, 8192)  # stand for all others if a configuration depends on the length
+# These sizes stand for all others: short and long sequences, few and many tiles, and heads that
+# share keys or do not.
+_LENGTHS, _BATCHES, _GROUPS = (256, 700, 1000, 8192), (1, 4096), (1, 2)
+
+
+def problems_of_all_sizes(dtype: DType, d_head: int) -> list[Problem]:
+    """Returns problems whose sizes stand for all others in a heuristic's choice."""
+    return [
+        Problem(dtype, d_head, batch, group, 1, length, length)
+        for length, batch, group in product(_LENGTHS, _BATCHES, _GROUPS)
+    ]
 
 
 def backward_family(
@@ -46,8 +56,9 @@ def backward_family(
 
     def answers(dtype: DType, d_head: int) -> list[BackwardWorkload]:
         return [
-            BackwardWorkload(Problem.square(dtype, d_head, 1, 1, length), variant, same)
-            for length, variant, same in product(_LENGTHS, VARIANTS, (False, True))
+            BackwardWorkload(problem, variant, same)
+            for problem in problems_of_all_sizes(dtype, d_head)
+            for variant, same in product(VARIANTS, (False, True))
         ]
 
     def space(workload: BackwardWorkload, _: GpuArchitecture) -> list[B]:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from flashsmith.configs import VARIANTS, DType, ForwardKernelConfig, KernelId, Variant, Workload
+from flashsmith.configs.backward import problems_of_all_sizes
 from flashsmith.configs.base import Capability, DecodeKernelConfig
 from flashsmith.configs.decode import KINDS_OF_CACHE, rows_of_kernels
 from flashsmith.configs.few_queries import configs_of_few_queries
@@ -84,8 +85,11 @@ def served_gradients(
     heads = count_sms(gpu or "")
     found: set[KernelId] = set()
     for dtype, d_head, variant in product(tuple(dtypes), tuple(d_heads), tuple(variants)):
-        for seq_len_k, fill, same in product(LENGTH_BUCKETS, FILL_BUCKETS, (False, True)):
-            problem = Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
+        problems = problems_of_all_sizes(dtype, d_head) + [
+            Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
+            for seq_len_k, fill in product(LENGTH_BUCKETS, FILL_BUCKETS)
+        ]
+        for problem, same in product(problems, (False, True)):
             with suppress(ValueError):  # the gradients are refused, too
                 workload = BackwardWorkload(problem, variant, same)
                 choice = choose_for(BACKWARD, workload, gpu, capability)

@@ -28,7 +28,11 @@ _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_DS = 2
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
-_LONG_ROWS, _FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 128, 1024, 2048  # see suited_to
+# See suited_to.
+_LONG_ROWS, _SHORT_ROWS = 128, 64
+_FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
+_MANY_TILES = 400  # three for each SM of an H200
+_FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 768, 1024
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
 _MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
@@ -124,14 +128,37 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         return replace(self, dQ_in_order=True)
 
     def suited_to(self, workload: Workload) -> Sm90BackwardKernelConfig:
-        """Returns the configuration with ordered sums for short sequences, where they save clearing
-        and converting dQ; for long ones they cost a few percent. Persistent blocks save the time
-        between tiles, but unordered at d_head 128 they are 2 to 3% slower if tiles are long and
-        equal."""
-        few_keys = _FEW_KEYS_OF_SHORT_ROWS if self.d_head == SUPPORTED_D_HEADS[0] else _FEW_KEYS
-        in_order = self.dQ_in_order or workload.keys_per_query <= few_keys
-        persistent = in_order or self.d_head < _LONG_ROWS or workload.variant.causal
-        return replace(self, persistent=persistent, dQ_in_order=in_order)
+        """Returns the configuration with what pays for a workload, as docs/log/backward.md has
+        measured it.
+
+        Ordered sums save clearing and converting dQ. Persistent blocks save the time between tiles,
+        but unordered at d_head 128 they are 2 to 3% slower if tiles are long and equal. Split
+        groups make more tiles where there are few. At d_head 64 windows are short: few blocks of
+        keys add to a block of dQ, and a third of the products is of queries that see no key.
+        """
+        variant, problem = workload.variant, workload.problem
+        tiles = -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
+        is_grouped = problem.heads > problem.heads_kv
+        short_windows = variant.window and self.d_head == _SHORT_ROWS
+        in_order = self.dQ_in_order or short_windows or self._order_is_free(workload, tiles)
+        waits = self.dQ_in_order and variant.causal
+        return replace(
+            self,
+            persistent=in_order or self.d_head < _LONG_ROWS or variant.causal,
+            dQ_in_order=in_order,
+            skip_unseen=short_windows,
+            split_groups=is_grouped and (waits or tiles < _MANY_TILES),
+        )
+
+    def _order_is_free(self, workload: Workload, tiles: int) -> bool:
+        """Returns whether ordered sums cost less than clearing and converting dQ: blocks of keys
+        wait for those before them when they begin, and in grouped heads at every head again."""
+        problem = workload.problem
+        if problem.seq_len_k <= _FEW_BLOCKS * self.B_c:
+            return True
+        few = _FEW_KEYS_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _FEW_KEYS
+        is_grouped = problem.heads > problem.heads_kv
+        return not is_grouped and tiles >= _MANY_TILES and workload.keys_per_query <= few
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for

@@ -18,7 +18,8 @@ class BackwardKernel : public Kernel {
                     int num_sms) const = 0;
 
   // Returns the arguments of all launches of the plan, for tensors that passed the checks.
-  virtual KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
+  virtual KernelArguments arguments(const Plan &plan, const BackwardTensors &tensors,
+                                    const ForwardProblem &problem,
                                     const Numbers &numbers) const = 0;
 
   // Returns plan; backward, which takes whether to measure before the other arguments; and bind.

@@ -1,90 +1,101 @@
-// The number of parts into which a backward divides the query heads of each group, by a model of
-// its time.
+// The number of parts into which a backward divides the query heads of each group, by a simulation
+// of its tiles.
 //
 // A tile is a block of keys of a part, and takes a step for each block of queries of each head of
 // the part that sees its keys. More parts make tiles shorter, so that the longest end sooner and
 // fewer SMs idle at the end. They cost FP32 sums of dK and dV, which are written and read.
-// docs/log/backward.md compares the model with a simulation of the queue.
+// docs/log/backward.md has its predictions beside times of an H200.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <functional>
 #include <limits>
+#include <vector>
 
 namespace flashsmith {
 
-// The tiles of one query head of one sequence, in steps.
-struct HeadSteps {
-  double n_tiles, longest, total;
-
-  // n_q, n_k: lengths of the sequence. A causal mask shows the first keys to as many queries as
-  // there are of the shorter side, and each further tile to a block of keys fewer.
-  static HeadSteps of(double n_q, double n_k, int B_r, int B_c, bool causal) {
-    const double seen = causal ? std::min(n_q, n_k) : n_q;
-    const double n_tiles = std::ceil(n_k / B_c), longest = std::ceil(seen / B_r);
-    const double on_diagonal = causal ? std::min(n_tiles, std::ceil(seen / B_c)) : 0;
-    return {n_tiles, longest, (n_tiles - on_diagonal) * longest + on_diagonal * (longest + 1) / 2};
+// Returns the steps of each tile of one query head of a sequence, first keys first.
+inline std::vector<double> steps_of_tiles(double n_q, double n_k, int B_r, int B_c, bool causal) {
+  std::vector<double> steps;
+  for (double key = 0; key < n_k; key += B_c) {
+    const double first = causal ? std::clamp(key - (n_k - n_q), 0., n_q) : 0;
+    steps.push_back(std::ceil(n_q / B_r) - std::floor(first / B_r));
   }
-};
+  return steps;
+}
 
 // The properties of a call that its time depends on.
 struct GroupedProblem {
-  int group;             // query heads that share a head of K
-  int heads_of_k;        // in all sequences
-  int tiles_per_head;    // of the launch: those of packed sequences are mostly empty
-  double step_us;        // of one tile
-  double sums_us;        // to write and read the sums of one part
-  HeadSteps mean;        // of a sequence
-  double longest;        // steps of the longest tile of a query head, of all sequences
-  bool causal, ordered;  // whether blocks of keys add to dQ in order
-  bool varlen;           // whether sequences differ
+  int group;                  // query heads that share a head of K
+  int heads_of_k;             // in all sequences
+  int tiles_per_head;         // of the launch: those of packed sequences are mostly empty
+  double step_us;             // of one tile
+  double sums_us;             // to write and read the sums of one part
+  std::vector<double> steps;  // of the tiles of a query head, see steps_of_tiles
+  bool waits;                 // a tile waits at each head for those before it, see wait_of_tile
   int num_sms;
 };
 
-// Returns the microseconds that a call takes beside what does not depend on its parts.
+// Returns the steps for which a tile waits after each head but the last, if blocks of keys add to
+// dQ in order: it sees fewer queries than the first of the tiles that run at the same time, and
+// adds after it at the next head.
+inline double wait_of_tile(const GroupedProblem &p, int tile, int heads_together) {
+  if (!p.waits) return 0;
+  const int running = std::max(p.num_sms / std::max(heads_together, 1), 1);
+  return p.steps[tile - tile % running] - p.steps[tile];
+}
+
+// Returns the steps until the last tile ends. Each tile starts on the SM that is free first, in the
+// order of the queue.
 //
 // heads_together: The number of parts, of all heads of K, whose tiles start together
 // (heads_per_group of the kernel's arguments).
-inline double time_of_parts(const GroupedProblem &p, int n_parts, int heads_together) {
-  // A tile is drawn and begins in a microsecond, even if its keys are beyond their sequence.
-  constexpr double kLaunchUs = 3, kTileUs = 1;
-  const double n_heads = static_cast<double>(p.heads_of_k) * n_parts;  // as tiles_in_groups counts
-  const double heads_per_part = (p.group + n_parts - 1) / n_parts;
-  const double n_tiles = n_heads * p.mean.n_tiles, longest = heads_per_part * p.longest;
-  double total = p.heads_of_k * p.group * p.mean.total;
-  if (p.causal && p.ordered) {
-    // After each head of its part, a tile waits for those before it that run at the same time: a
-    // step for every B_r of their keys, half of them on average.
-    const double running = std::min(p.mean.n_tiles, p.num_sms / double(heads_together));
-    const double wait =
-        std::max(running - 1, 0.) / 2 * p.mean.longest / std::max(p.mean.n_tiles, 1.);
-    total += p.heads_of_k * (p.group - n_parts) * p.mean.n_tiles * wait;
+inline double end_of_last_tile(const GroupedProblem &p, int n_parts, int heads_together) {
+  const int n_heads = p.heads_of_k * n_parts, n_tiles = static_cast<int>(p.steps.size());
+  const int per_part = (p.group + n_parts - 1) / n_parts;
+  std::vector<double> free_at(p.num_sms, 0.);  // a heap whose front is the least
+  double last = 0;
+  for (int first = 0; first < n_heads; first += heads_together) {
+    for (int tile = 0; tile < n_tiles; tile++) {
+      const double wait = wait_of_tile(p, tile, heads_together);
+      for (int head = first; head < std::min(first + heads_together, n_heads); head++) {
+        const int heads = std::min(per_part, p.group - head % n_parts * per_part);
+        std::pop_heap(free_at.begin(), free_at.end(), std::greater<>());
+        free_at.back() += heads * p.steps[tile] + (heads - 1) * wait;
+        last = std::max(last, free_at.back());
+        std::push_heap(free_at.begin(), free_at.end(), std::greater<>());
+      }
+    }
   }
-  double steps;
-  if (p.causal || p.varlen) {
-    // The longest tiles of the last heads start when the short tiles of those before them end, and
-    // are late by half of what they take longer than their share of an SM: they fit into the gaps
-    // of an even number of groups, and stick out of an odd one.
-    const double late = std::max(longest - total * heads_together / n_heads / p.num_sms, 0.) / 2;
-    steps = std::max(longest, total / p.num_sms + late);
-  } else {
-    steps = std::max(longest, std::ceil(n_tiles / p.num_sms) * total / n_tiles);
-  }
-  const double drawn = n_heads * p.tiles_per_head / p.num_sms;
-  return steps * p.step_us + drawn * kTileUs + (n_parts > 1 ? kLaunchUs + n_parts * p.sums_us : 0);
+  return last;
 }
 
 // Returns the number of parts that takes the least time; each has a head at least. The fewest, if
-// several are equal.
+// several are equal. Tiles that are many for each SM share the work evenly, so that parts save
+// nothing but waits.
 template <typename HeadsTogether>
-int best_parts(const GroupedProblem &problem, const HeadsTogether &heads_together) {
+int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
+  constexpr int kMaxTilesOfSm = 4;
+  constexpr double kLaunchUs = 3, kTileUs = 1;  // a tile is drawn and begins, even if it is empty
+  const int n_tiles = static_cast<int>(p.steps.size());
+  if (p.heads_of_k * n_tiles > kMaxTilesOfSm * p.num_sms) {
+    double waits = 0;
+    for (int tile = 0; tile < n_tiles; tile++) {
+      waits += wait_of_tile(p, tile, heads_together(p.heads_of_k));
+    }
+    const double saved_us = p.heads_of_k * (p.group - 1) * waits / p.num_sms * p.step_us;
+    return saved_us > kLaunchUs + p.group * p.sums_us ? p.group : 1;
+  }
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
-  for (int n = 1; n <= problem.group; n++) {
-    const int heads = (problem.group + n - 1) / n;
-    if ((problem.group + heads - 1) / heads != n) continue;  // fewer parts have the same heads
-    const double time = time_of_parts(problem, n, heads_together(problem.heads_of_k * n));
+  for (int n = 1; n <= p.group; n++) {
+    const int heads = (p.group + n - 1) / n;
+    if ((p.group + heads - 1) / heads != n) continue;  // fewer parts have the same heads
+    const int n_heads = p.heads_of_k * n;
+    double time = end_of_last_tile(p, n, heads_together(n_heads)) * p.step_us;
+    time += static_cast<double>(n_heads) * p.tiles_per_head / p.num_sms * kTileUs;
+    if (n > 1) time += kLaunchUs + n * p.sums_us;
     if (time < least) {
       least = time;
       best = n;

@@ -53,6 +53,7 @@ struct Plan {
   int64_t workspace_bytes = 0;
   int64_t zeroed_bytes = 0;   // leading bytes of the workspace that are zero before and after calls
   int64_t counter_bytes = 0;  // bytes of separate memory that are zero before and after calls
+  int n_parts = 1;            // of each group of query heads, in a backward that splits groups
 };
 
 }  // namespace flashsmith

@@ -50,8 +50,8 @@ class Sm80Backward final : public BackwardKernel {
     return plan;
   }
 
-  KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
-                            const Numbers &numbers) const override {
+  KernelArguments arguments(const Plan &, const BackwardTensors &tensors,
+                            const ForwardProblem &problem, const Numbers &numbers) const override {
     return KernelArguments(sm80_gradient_arguments(variant, tensors, problem, numbers, 0));
   }
 };

@@ -73,17 +73,14 @@ class Sm90Backward final : public BackwardKernel {
                            config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
-  // Returns the number of parts of each group of query heads. The model does not know the windows,
-  // whose tiles it takes for equal, nor lengths but the longest and the mean.
+  // Returns the number of parts of each group of query heads. Windows are not known here, so their
+  // tiles count as equal, and packed sequences count as equally long.
   int parts_of(const BackwardTensors &tensors, const ForwardProblem &problem, int num_sms) const {
-    constexpr double kStepUs = 1.5, kColumnsOfStep = 128, kKeysOfStep = 128, kBytesPerUs = 4e6;
+    constexpr double kStepUs = 2, kColumnsOfStep = 128, kKeysOfStep = 128, kBytesPerUs = 4e6;
     if (!config_.split_groups || problem.is_empty() || problem.seq_len_k == 0) return 1;
     const ForwardTensors forward = tensors.forward();
     const bool causal = variant.causal && !variant.window;
-    const auto steps = [&](double n_q, double n_k) {
-      return HeadSteps::of(n_q, n_k, config_.B_r, config_.B_c, causal);
-    };
-    const auto mean = [&](const tvm::ffi::TensorView &t, int longest, bool packed) {
+    const auto length = [&](const tvm::ffi::TensorView &t, int longest, bool packed) {
       return packed ? static_cast<double>(t.size(kSequence)) / problem.batch : longest;
     };
     const GroupedProblem grouped{
@@ -92,12 +89,10 @@ class Sm90Backward final : public BackwardKernel {
         .tiles_per_head = blocks_per_head(problem),
         .step_us = kStepUs * config_.d_head / kColumnsOfStep * config_.B_c / kKeysOfStep,
         .sums_us = 2 * static_cast<double>(bytes_of_part(tensors)) / kBytesPerUs,
-        .mean = steps(mean(forward.q(), problem.seq_len_q, forward.cu_seqlens_q()),
-                      mean(forward.k(), problem.seq_len_k, forward.cu_seqlens_k())),
-        .longest = steps(problem.seq_len_q, problem.seq_len_k).longest,
-        .causal = causal,
-        .ordered = config_.dQ_in_order,
-        .varlen = variant.varlen,
+        .steps = steps_of_tiles(length(forward.q(), problem.seq_len_q, forward.cu_seqlens_q()),
+                                length(forward.k(), problem.seq_len_k, forward.cu_seqlens_k()),
+                                config_.B_r, config_.B_c, causal),
+        .waits = causal && config_.dQ_in_order,
         .num_sms = num_sms};
     return best_parts(grouped,
                       [&](int n_heads) { return heads_per_group(problem, n_heads, num_sms); });
@@ -165,7 +160,7 @@ class Sm90Backward final : public BackwardKernel {
             int num_sms) const override {
     check_gradient_grid(problem);
     const int n_parts = parts_of(tensors, problem, num_sms);
-    Plan plan{.launches = {}, .workspace_bytes = gradient_bytes(tensors)};
+    Plan plan{.workspace_bytes = gradient_bytes(tensors), .n_parts = n_parts};
     plan.workspace_bytes += key_sums_bytes(tensors, n_parts);
     if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
     add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
@@ -179,20 +174,19 @@ class Sm90Backward final : public BackwardKernel {
     return plan;
   }
 
-  KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
-                            const Numbers &numbers) const override {
+  KernelArguments arguments(const Plan &plan, const BackwardTensors &tensors,
+                            const ForwardProblem &problem, const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args = sm90_gradient_arguments(config_, variant, tensors, problem,
                                                           numbers, config_.B_c, config_.d_head);
-    const int num_sms = num_sms_of(kind, tensors.forward().q().device());
-    const int n_parts = parts_of(tensors, problem, num_sms);
     if (has_queue(problem)) {
       char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
       args.gradient.queue = reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors) +
-                                                         key_sums_bytes(tensors, n_parts));
+                                                         key_sums_bytes(tensors, plan.n_parts));
       args.gradient.summed = args.gradient.queue + 1;
     }
-    args.heads_per_group = heads_per_group(problem, heads_of_k(problem) * n_parts, num_sms);
-    args.parts = part_args(tensors, problem, n_parts);
+    const int num_sms = num_sms_of(kind, tensors.forward().q().device());
+    args.heads_per_group = heads_per_group(problem, heads_of_k(problem) * plan.n_parts, num_sms);
+    args.parts = part_args(tensors, problem, plan.n_parts);
     return KernelArguments(args);
   }
 };

@@ -67,8 +67,8 @@ class Sm90SplitBackward final : public BackwardKernel {
     return plan;
   }
 
-  KernelArguments arguments(const BackwardTensors &tensors, const ForwardProblem &problem,
-                            const Numbers &numbers) const override {
+  KernelArguments arguments(const Plan &, const BackwardTensors &tensors,
+                            const ForwardProblem &problem, const Numbers &numbers) const override {
     Sm90BackwardKernelArgs args =
         sm90_gradient_arguments(config_, variant, tensors, problem, numbers, kStatisticsRows, 0);
     const int num_sms = num_sms_of(kind, tensors.forward().q().device());

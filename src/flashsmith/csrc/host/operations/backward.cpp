@@ -86,7 +86,8 @@ class AcceptedBackward {
     check_apart(tensors.all());
     check_numbers(kernel_, numbers);
     check_key_ranges(tensors.forward(), numbers);
-    return launch(plan_, kernel_.arguments(tensors, problem_, numbers), tensors.all(), timed);
+    return launch(plan_, kernel_.arguments(plan_, tensors, problem_, numbers), tensors.all(),
+                  timed);
   }
 };
 
