@@ -10,13 +10,19 @@ from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Variant, Workload
 from flashsmith.configs.registry import FORWARD
 from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
-from flashsmith.selection.carried_over import CLEARLY, best_first, carried_over_ms
+from flashsmith.selection.carried_over import (
+    CLEARLY,
+    best_first,
+    candidates,
+    carried_over_ms,
+)
 from flashsmith.selection.choose import choose_for, find_tables
 from flashsmith.selection.served import served_instances
 
 H200 = "NVIDIA H200"
 SMS = count_sms(H200)
-ENTRIES = list(find_tables(FORWARD, H200)[0][-1].table.entries.values())
+TABLE = find_tables(FORWARD, H200)[0][-1].table
+ENTRIES = list(TABLE.entries.values())
 
 
 def workload(
@@ -27,7 +33,9 @@ def workload(
 
 def test_a_measured_grid_keeps_its_ranking() -> None:
     for entry in ENTRIES:
-        assert best_first(entry, entry.workload, SMS) == (entry.choices, False)
+        measured = [(row.config, row) for row in entry.choices]
+        found = best_first(entry, TABLE.portfolio(entry), entry.workload, SMS)
+        assert found == (measured, False)
         for row in entry.choices:
             ms = carried_over_ms(row, entry.workload, entry.workload, SMS)
             assert ms is None or ms == pytest.approx(row.cost)
@@ -60,17 +68,35 @@ def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on(
         entry = draw.choice(ENTRIES)
         n, heads = draw.randint(100, 9000), draw.randint(1, 64)
         asked = workload(entry.workload.d_head, 1, heads, n, entry.workload.variant)
-        rows, is_predicted = best_first(entry, asked, SMS)
-        assert sorted(map(id, rows)) == sorted(map(id, entry.choices))
-        times = [carried_over_ms(row, entry.workload, asked, SMS) for row in rows]
+        portfolio = TABLE.portfolio(entry)
+        found, is_predicted = best_first(entry, portfolio, asked, SMS)
+        times = {
+            config: carried_over_ms(row, entry.workload, asked, SMS, config)
+            for config, row in candidates(entry, portfolio)
+        }
         first = carried_over_ms(entry.choices[0], entry.workload, asked, SMS)
+        assert first is not None and set(times) <= set(portfolio)
         if not is_predicted:
-            assert first is None or min(ms for ms in times if ms) >= CLEARLY * first
+            assert [row for _, row in found] == list(entry.choices)
+            assert all(ms is not None and ms >= CLEARLY * first for ms in times.values())
             continue
         predicted += 1
-        assert None not in times and times == sorted(times)  # type: ignore[type-var]
-        assert times[0] < CLEARLY * first  # type: ignore[operator]
+        in_order = [times[config] for config, _ in found]
+        assert len(found) == len(times) and in_order == sorted(in_order, key=lambda ms: ms or 0)
+        assert in_order[0] is not None and in_order[0] < CLEARLY * first
     assert 20 < predicted < 180
+
+
+def test_tiles_are_taken_in_an_order_that_only_another_bucket_needs() -> None:
+    """Up to 16 heads are one group in either order, so a bucket that was measured with 16 has one
+    of them; 24 heads are two groups of 16."""
+    choice = choose_for(FORWARD, workload(128, 1, 24, 2500, CAUSAL), H200)
+    assert choice.is_predicted and choice.entry and choice.measured
+    measured = choice.measured.config
+    assert choice.config.heads_per_group >= 24 and measured.heads_per_group == 16
+    assert choice.config.in_no_order() == measured.in_no_order()
+    assert choice.config not in [row.config for row in choice.entry.choices]
+    assert choice.source and choice.config in choice.source.table.portfolio(choice.entry)
 
 
 def test_windows_and_packed_sequences_take_what_was_measured() -> None:

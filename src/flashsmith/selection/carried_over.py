@@ -8,7 +8,7 @@ rows' own times stand for all that the schedule does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from flashsmith.configs.family import C, W
 from flashsmith.configs.registry import family_of
@@ -18,27 +18,55 @@ _LAUNCH_MS = 0.008  # a launch, and a block's first loads and last stores, at an
 CLEARLY = 0.96  # a predicted difference counts from 4% on
 
 
-def carried_over_ms(row: Measured[C], measured_at: W, workload: W, num_sms: int) -> float | None:
-    """Returns the time of a row's kernel at another workload, predicted from its own; None: the
-    family does not know how its time depends on the workload."""
+def carried_over_ms(
+    row: Measured[C], measured_at: W, workload: W, num_sms: int, config: C | None = None
+) -> float | None:
+    """Returns the time of a kernel at another workload, predicted from a row's; None: the family
+    does not know how its time depends on the workload.
+
+    config: The kernel, if it has the row's tiles in another order; None: the row's own.
+    """
     schedule_cost = family_of(row.config).schedule_cost
     if schedule_cost is None:
         return None
     there = schedule_cost(row.config, measured_at, num_sms)
-    here = schedule_cost(row.config, workload, num_sms)
+    here = schedule_cost(config or row.config, workload, num_sms)
     if there is None or here is None:
         return None
     launch = min(_LAUNCH_MS, row.cost / 2)
     return launch + (row.cost - launch) * here / there
 
 
-def best_first(entry: Entry[W, C], workload: W, num_sms: int) -> tuple[Sequence[Measured[C]], bool]:
-    """Returns the entry's choices in the order in which they should serve a workload, and whether
-    that is by predicted times: so if the fastest by these is clearly faster than the fastest that
-    was measured."""
-    choices = entry.choices
-    found = [carried_over_ms(row, entry.workload, workload, num_sms) for row in choices]
-    times = [ms for ms in found if ms is not None]
-    if len(times) < max(len(choices), 2) or min(times) >= CLEARLY * times[0]:
-        return choices, False
-    return [choices[i] for i in sorted(range(len(times)), key=times.__getitem__)], True
+def candidates(entry: Entry[W, C], portfolio: Collection[C]) -> list[tuple[C, Measured[C]]]:
+    """Returns the kernels that may serve an entry's bucket, each with the row that has its time:
+    the entry's choices, and kernels of the portfolio whose tiles it has in another order.
+
+    An order that is of no use where a bucket was measured may be the best at its other grids.
+    """
+    found = [(row.config, row) for row in entry.choices]
+    known = {config for config, _ in found}
+    by_tiles = {row.config.in_no_order(): row for row in reversed(entry.ranked)}
+    for config in portfolio:
+        row = by_tiles.get(config.in_no_order())
+        if config not in known and row is not None:
+            found.append((config, row))
+    return found
+
+
+def best_first(
+    entry: Entry[W, C], portfolio: Collection[C], workload: W, num_sms: int
+) -> tuple[list[tuple[C, Measured[C]]], bool]:
+    """Returns the candidates in the order in which they should serve a workload, and whether that
+    is by predicted times: so if the fastest by these is clearly faster than the fastest that was
+    measured; else they are the entry's choices."""
+    measured = [(row.config, row) for row in entry.choices]
+    times: dict[C, float] = {}
+    rows = candidates(entry, portfolio)
+    for config, row in rows:
+        ms = carried_over_ms(row, entry.workload, workload, num_sms, config)
+        if ms is None:
+            return measured, False
+        times[config] = ms
+    if not rows or min(times.values()) >= CLEARLY * times[rows[0][0]]:
+        return measured, False
+    return sorted(rows, key=lambda each: times[each[0]]), True

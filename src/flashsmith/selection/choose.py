@@ -86,9 +86,10 @@ def choose_for(
     key = tuned.tuning_key(num_sms)
     for source, entry in _entries_for(sources, key, passed_over):
         why_not = "none is in the portfolio"
-        rows, predicted = best_first(entry, workload, num_sms)
-        for row in rows:
-            config = row.config.for_dtype(workload.dtype).adapted_to(workload.variant)
+        portfolio = source.table.portfolio(entry)
+        rows, predicted = best_first(entry, portfolio, workload, num_sms)
+        for config, row in rows:
+            config = config.for_dtype(workload.dtype).adapted_to(workload.variant)
             why_not = served.why_not(config)
             if why_not:
                 continue

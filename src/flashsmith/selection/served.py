@@ -21,6 +21,7 @@ from flashsmith.configs.workload import D_HEADS, BackwardWorkload, DecodeWorkloa
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
+from flashsmith.selection.carried_over import candidates
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for, tuned_decode_of
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
@@ -140,11 +141,11 @@ def _others_of_entry(
     choice: Choice[Workload, ForwardKernelConfig], served: Serving[Workload, ForwardKernelConfig]
 ) -> list[ForwardKernelConfig]:
     """Returns what the choice's entry has for grids that divide into tiles in another way."""
-    if choice.entry is None:
+    if choice.source is None or choice.entry is None:
         return []
     workload = served.workload
-    rows = (row.config.for_dtype(workload.dtype) for row in choice.entry.choices)
-    configs = (config.adapted_to(workload.variant) for config in rows)
+    found = candidates(choice.entry, choice.source.table.portfolio(choice.entry))
+    configs = (config.for_dtype(workload.dtype).adapted_to(workload.variant) for config, _ in found)
     return [config for config in configs if not served.why_not(config)]
 
 

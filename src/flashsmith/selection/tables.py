@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
@@ -14,6 +15,7 @@ from flashsmith.configs.family import C, W
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.workload import TuningKey
+from flashsmith.dtype import DType
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.jit import kernel_source_hash, stamp_field
@@ -73,6 +75,20 @@ class Table(Generic[W, C]):
     def key_of(self, workload: W) -> TuningKey:
         """Returns the key of a workload on the table's GPU."""
         return workload.tuning_key(count_sms(self.stamp.get("gpu", "")))
+
+    def portfolio(self, entry: Entry[W, C]) -> tuple[C, ...]:
+        """Returns the kernels that the table may choose for an entry's dtype, d_head and
+        variant."""
+        key = self.key_of(entry.workload)
+        return self._portfolios.get((key.dtype, key.kind), ())
+
+    @cached_property
+    def _portfolios(self) -> dict[tuple[DType, tuple[int, str]], tuple[C, ...]]:
+        found: dict[tuple[DType, tuple[int, str]], dict[C, None]] = {}
+        for key, entry in self.entries.items():
+            kernels = found.setdefault((key.dtype, key.kind), {})
+            kernels |= dict.fromkeys(row.config for row in entry.choices)
+        return {kind: tuple(kernels) for kind, kernels in found.items()}
 
     @classmethod
     def read(cls, path: Path) -> Table[Any, Any]:

@@ -229,6 +229,9 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             Q_steps_in_registers=0,
         ).with_keys(min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)))
 
+    def in_no_order(self) -> Sm90ForwardKernelConfig:
+        return replace(self, heads_per_group=0)
+
     def skipping_unseen(self) -> Sm90ForwardKernelConfig:
         """Returns the configuration with skip_unseen if there is such a kernel of 16-bit tensors:
         with a window of 128 keys it is up to 13% faster, with long ones level, and under a causal

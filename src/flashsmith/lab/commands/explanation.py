@@ -144,10 +144,12 @@ def _reason(workload: Any, choice: Choice[Any, Any], entry: _Entry, row: _Row) -
     )
     bucket, fastest = measured.bucket.words, entry.ranked[0].config
     if choice.is_predicted:
+        same = choice.config.for_dtype(measured.dtype) == row.config
+        kernel = "it" if same else f"{row.config}, the same tiles in another order,"
         text += (
             f"predicted to be the fastest of the portfolio here, for {bucket}; at "
-            f"{entry.workload.problem.sizes}, which divides into tiles in another way, it was "
-            f"{100 * entry.loss(row):.1f} % slower than {fastest}"
+            f"{entry.workload.problem.sizes}, which divides into tiles in another way, {kernel} "
+            f"was {100 * entry.loss(row):.1f} % slower than the fastest, {fastest}"
         )
     elif row is entry.ranked[0]:
         text += f"the fastest of {entry.tried}, for {bucket}"

@@ -10,19 +10,15 @@ import torch
 
 import flashsmith
 from flashsmith.configs import BackwardKernelConfig, DType
-from flashsmith.configs.registry import BACKWARD
 from flashsmith.configs.sm80.backward_space import heuristic as sm80_heuristic
 from flashsmith.configs.sm80.sums_backward_space import heuristic as sums_heuristic
-from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
 from flashsmith.lab.bench.operations.scores import flex_score_mod
-from flashsmith.lab.bench.operations.skipping import choose_skipping
 from flashsmith.lab.bench.peers import PEERS, flex_run
 
 SAME, SM80, SUMS = f"{OURS} deterministic", f"{OURS} sm80", f"{OURS} sm80 sums"
-SKIPPING = f"{OURS} skip_unseen"
 FA3_SAME = "fa3_deterministic"
 _BESIDE = {SAME: FA3_SAME, SM80: "fa2", SUMS: "fa2"}
 _HEAD_START = 1e-3  # seconds, because autograd costs the host more than the flush takes
@@ -64,13 +60,6 @@ def _of_config(config: BackwardKernelConfig, given: Inputs) -> Run:
 def _by_heuristic(heuristic: Callable[[DType, int], BackwardKernelConfig], given: Inputs) -> Run:
     problem = given.case.workload.problem
     return _of_config(heuristic(problem.dtype, problem.d_head), given)
-
-
-def _skipping(given: Inputs) -> Run | None:
-    workload = given.case.workload
-    of_gradients = BackwardWorkload(workload.problem, workload.variant)
-    config = choose_skipping(BACKWARD, of_gradients, given.q.device)
-    return None if config is None else _of_config(config, given)
 
 
 def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
@@ -143,7 +132,6 @@ BACKWARD_BENCH = OperationBench(
         SAME: partial(_ours, deterministic=True),
         SM80: partial(_by_heuristic, sm80_heuristic),
         SUMS: partial(_by_heuristic, sums_heuristic),
-        SKIPPING: _skipping,
     },
     kernels=BackwardKernelConfig.operation,
     of_config=_of_config,

@@ -9,18 +9,16 @@ import torch
 
 import flashsmith
 from flashsmith.configs import ForwardKernelConfig
-from flashsmith.configs.registry import FORWARD
 from flashsmith.configs.sm80.family import SM80_FORWARD
 from flashsmith.gpus import count_sms
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.operations.base import OURS, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.operations.inputs import Inputs
 from flashsmith.lab.bench.operations.scores import flex_score_mod
-from flashsmith.lab.bench.operations.skipping import choose_skipping
 from flashsmith.lab.bench.peers import PEERS, flex_run
 from flashsmith.selection.select import gpu_of
 
-SM80, SKIPPING = f"{OURS} sm80", f"{OURS} skip_unseen"
+SM80 = f"{OURS} sm80"
 
 
 def _ours(given: Inputs, config: ForwardKernelConfig | None = None) -> Run:
@@ -33,11 +31,6 @@ def _sm80(given: Inputs) -> Run:
     num_sms = count_sms(gpu) if gpu else None
     config: Any = SM80_FORWARD.choose(given.case.workload, num_sms)
     return _ours(given, config)
-
-
-def _skipping(given: Inputs) -> Run | None:
-    config = choose_skipping(FORWARD, given.case.workload, given.q.device)
-    return None if config is None else _ours(given, config)
 
 
 def _of_config(config: ForwardKernelConfig, given: Inputs) -> Run:
@@ -86,7 +79,7 @@ def _flex(given: Inputs) -> Run | None:
 
 FORWARD_BENCH = OperationBench(
     prepare=Inputs,
-    ours={OURS: _ours, SM80: _sm80, SKIPPING: _skipping},
+    ours={OURS: _ours, SM80: _sm80},
     kernels=ForwardKernelConfig.operation,
     of_config=_of_config,
     peers={
