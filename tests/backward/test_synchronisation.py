@@ -23,6 +23,8 @@ KINDS = {
     "sm90": {"mbarrier_wait_parity"},
     "sm90 split": {"mbarrier_wait_parity"},
     "sm90 in order": {"wait_global", "release_global", "fence_proxy_async_global"},
+    "sm90 sharing keys": {"mbarrier_wait_parity"},
+    "sm90 sharing keys in order": {"wait_global", "release_global", "fence_proxy_async_global"},
 }
 
 

@@ -47,6 +47,8 @@ VARIED = [
         "+persistent+skip_unseen",
         "(BF16, 128, 64, 128, 2): backward+wgmma+q_stages_3+do_stages_2+v_regs_4+turns_2"
         "+persistent+in_order+skip_unseen+split_groups",
+        "(FP16, 192, 64, 96, 3): backward+wgmma+q_stages_2+do_stages_1+persistent",
+        "(BF16, 192, 64, 96, 3): backward+wgmma+q_stages_2+do_stages_1+persistent+in_order",
         "(FP16, 192, 64, 64, 2): backward+wgmma+split+k_stages_2+v_stages_1+q_stages_2+do_stages_1",
     )
 ]
@@ -67,9 +69,11 @@ def _heuristic(
 
 
 def name_of(config: BackwardKernelConfig) -> str:
-    """Returns the family's name, with the scheme and the order of dQ's sums if they vary."""
+    """Returns the family's name, with the scheme, whether warpgroups share keys, and the order of
+    dQ's sums if they vary."""
+    sharing = "sharing keys" if getattr(config, "shares_keys", False) else ""
     order = "in order" if getattr(config, "dQ_in_order", False) else ""
-    return " ".join(filter(None, (config.family, config.scheme, order)))
+    return " ".join(filter(None, (config.family, config.scheme, sharing, order)))
 
 
 _OF_FAMILIES = [list(_heuristic(family)) for family in BACKWARD.families]

@@ -37,6 +37,7 @@ def backward_family(
     *,
     d_heads: tuple[int, ...] = D_HEADS,
     minimum: Capability = (8, 0),
+    is_measured: bool = True,
 ) -> Family[BackwardWorkload, B]:
     """Returns a family with one configuration for each d_head, which adapts to a workload's mask
     and lengths.
@@ -66,5 +67,12 @@ def backward_family(
         return [fitted(config, workload) for config in configs]
 
     return Family(
-        config, heuristic, heuristic_in_words, answers, space, d_heads=d_heads, minimum=minimum
+        config,
+        heuristic,
+        heuristic_in_words,
+        answers,
+        space,
+        d_heads=d_heads,
+        minimum=minimum,
+        is_measured=is_measured,
     )

@@ -172,7 +172,7 @@ class Operation(Generic[W, C]):
     ) -> Serving[W, C]:
         by_heuristic: dict[Family[W, C], C] = {}
         refusals: dict[Family[W, C], str] = {}
-        for family in running:
+        for family in sorted(running, key=lambda each: not each.is_measured):
             if not family.is_for(workload):
                 refusals[family] = f"the {family.name} family {_NOT_ASKED}"
                 continue
@@ -190,7 +190,7 @@ class Operation(Generic[W, C]):
                 by_heuristic[family] = chosen
         if not by_heuristic:
             asked = [family for family in running if family.is_for(workload)] or running
-            newest = max(asked, key=self.families.index)
+            newest = max(asked, key=lambda each: (each.is_measured, self.families.index(each)))
             raise ValueError(refusals[newest])
         return Serving(workload, by_heuristic, refusals, architecture)
 

@@ -22,7 +22,10 @@ from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architectur
 
 B_R = 64  # queries of a block, as in row statistics
 MAX_STAGES = 4
-SUPPORTED_D_HEADS = (64, 96, 128)
+SUPPORTED_D_HEADS = (64, 96, 128, 192)
+# For rows of this length, three warpgroups share keys, with these stages.
+WIDE_D_HEAD, SHARING_WARPGROUPS = 192, 3
+MIN_SHARING_Q_STAGES, SHARING_DO_STAGES = 2, 1
 TURNS = 2  # the largest value
 _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
@@ -44,12 +47,13 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     A thread block has a producer warpgroup, which loads, and consumer warpgroups, which keep 64
     keys each and visit the queries. They accumulate dK and dV in registers, and dQ in FP32 in
-    global memory.
+    global memory. With d_head 192 the warpgroups share the keys: each computes the scores of 32
+    keys, and 64 columns of dK and dV of all keys.
 
     dtype: element type of all tensors; sums and statistics are FP32.
-    d_head: head dimension, 64, 96 or 128.
+    d_head: head dimension, 64, 96, 128 or 192.
     B_r: queries that are visited at a time, 64.
-    B_c: keys of a thread block, 64 for each consumer warpgroup.
+    B_c: keys of a thread block, 64 for each consumer warpgroup; 32 if they share keys.
     n_warpgroups: consumer warpgroups.
     Q_stages: blocks of Q in shared memory at a time.
     dO_stages: blocks of dO in shared memory at a time.
@@ -163,7 +167,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for
         derivatives of scores."""
-        if not (variant.softcap or variant.score):
+        if self.shares_keys or not (variant.softcap or variant.score):
             return self
         roomy = replace(self, V_steps_in_registers=0)
         if self.n_warpgroups == _ROOMY:
@@ -178,11 +182,23 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     def serves_variant(self, variant: Variant) -> bool:
         """Returns whether there are kernels for a variant: none writes the gradient of a bias, or
-        into pages. Derivatives of scores need two warpgroups, and the caller's functions also rows
-        below 128 elements."""
+        into pages. Derivatives of scores need two warpgroups, or three that share keys, and the
+        caller's functions also rows below 128 elements."""
         if variant.bias or variant.paged or (variant.score and self.d_head > _MAX_BESIDE_FUNCTIONS):
             return False
-        return self.n_warpgroups == _ROOMY or not (variant.softcap or variant.score)
+        has_room = self.shares_keys or self.n_warpgroups == _ROOMY
+        return has_room or not (variant.softcap or variant.score)
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether the warpgroups share the keys of a block: the rows of dK and dV of 64 keys are
+        too long for the registers of one."""
+        return _shares_keys(self.d_head)
+
+    @property
+    def score_keys(self) -> int:
+        """The keys of a warpgroup's scores."""
+        return score_keys(self.d_head)
 
     @property
     def threads_per_block(self) -> int:
@@ -198,8 +214,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """Bytes by content: dS has two blocks, dQ a share for each warpgroup, the queue the next
-        tiles."""
+        """Bytes by content: dS has two blocks, or one of P and one of dS if warpgroups share keys;
+        dQ has a share for each warpgroup, the queue the next tiles."""
         row = self.d_head * ELEMENT_BYTES
         buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
         buffers += self.n_warpgroups if self.dQ_in_order else 0
@@ -209,7 +225,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
             "V": self.B_c * row,
             "Q": self.Q_stages * self.B_r * row,
             "dO": self.dO_stages * self.B_r * row,
-            "dS": _BUFFERS_OF_DS * self.B_r * self.B_c * ELEMENT_BYTES,
+            "P, dS" if self.shares_keys else "dS": (
+                _BUFFERS_OF_DS * self.B_r * self.B_c * ELEMENT_BYTES
+            ),
             "dQ": self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES,
             "statistics": self.Q_stages * self.B_r * STATISTICS_BYTES,
             "barriers": 2 * (buffers + entries) * _BARRIER_BYTES,
@@ -218,17 +236,26 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def held_registers(self) -> dict[str, int]:
-        """Registers of a thread, whose warpgroup has 64 keys: dK and dV, scores and their
-        gradients, and steps of V."""
+        """Registers of a thread: dK and dV, scores and their gradients, and steps of V."""
         return {
-            "dK, dV": self.d_head,
-            "S, dP": self.B_r,
+            "dK, dV": self.B_c if self.shares_keys else self.d_head,
+            "S, dP": self.score_keys,
             "V": 4 * self.V_steps_in_registers,
         }
 
     @property
     def moved_registers(self) -> tuple[int, int] | None:
         return register_split(self.n_warpgroups)
+
+
+def _shares_keys(d_head: int) -> bool:
+    return d_head > _LONG_ROWS
+
+
+def score_keys(d_head: int) -> int:
+    """Returns the keys of a warpgroup's scores: the rows of a wgmma, or half as many of keys that
+    warpgroups share."""
+    return WGMMA_M // 2 if _shares_keys(d_head) else WGMMA_M
 
 
 def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
@@ -238,15 +265,21 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
         yield f"B_r is {config.B_r}; blocks of queries are those of row statistics, {B_R}."
     if config.n_warpgroups not in (2, 3):
         yield f"n_warpgroups is {config.n_warpgroups}; supported are 2 and 3."
-    if config.n_warpgroups > 2 and config.d_head > 64:
+    if config.shares_keys and config.n_warpgroups != SHARING_WARPGROUPS:
+        yield (
+            f"n_warpgroups is {config.n_warpgroups}; {SHARING_WARPGROUPS} share the keys of a block "
+            f"with d_head {config.d_head}."
+        )
+    if config.n_warpgroups > 2 and config.d_head > 64 and not config.shares_keys:
         yield (
             f"n_warpgroups is {config.n_warpgroups}; dK and dV of three warpgroups fit in "
             f"registers for d_head 64, but it is {config.d_head}."
         )
-    if config.B_c != WGMMA_M * config.n_warpgroups:
+    if config.B_c != config.score_keys * config.n_warpgroups:
+        keys = "computes the scores of" if config.shares_keys else "keeps"
         yield (
-            f"B_c is {config.B_c}; each of the {config.n_warpgroups} warpgroups keeps the "
-            f"{WGMMA_M} keys of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
+            f"B_c is {config.B_c}; each of the {config.n_warpgroups} warpgroups {keys} "
+            f"{config.score_keys} keys, so it must be {config.score_keys * config.n_warpgroups}."
         )
     steps = _max_V_steps(config)
     if config.V_steps_in_registers > steps:
@@ -270,6 +303,24 @@ def _schedule_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
             yield f"{name} is {getattr(config, name)}; at most {MAX_STAGES} are supported."
     if config.turns > TURNS:
         yield f"turns is {config.turns}; supported are 0 to {TURNS}."
+    if config.shares_keys:
+        yield from _sharing_problems(config)
+
+
+def _sharing_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
+    if config.Q_stages < MIN_SHARING_Q_STAGES:
+        yield (
+            f"Q_stages is {config.Q_stages}; warpgroups that share keys use {MIN_SHARING_Q_STAGES} "
+            "blocks of Q at a time."
+        )
+    if config.dO_stages != SHARING_DO_STAGES:
+        yield (
+            f"dO_stages is {config.dO_stages}; where warpgroups share keys, P may be overwritten "
+            f"when the next block of dO is there, so it must be {SHARING_DO_STAGES}."
+        )
+    for name in ("turns", "skip_unseen", "split_groups"):
+        if value := getattr(config, name):
+            yield f"{name} is {value}; warpgroups that share keys do without."
 
 
 def _gpu_problems(config: Sm90BackwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:

@@ -7,8 +7,18 @@ from itertools import product
 from typing import NamedTuple
 
 from flashsmith.configs.legality import with_max_stages
-from flashsmith.configs.sm90.backward import B_R, MAX_STAGES, TURNS, Sm90BackwardKernelConfig
-from flashsmith.configs.sm90.hardware import WGMMA_K, WGMMA_M
+from flashsmith.configs.sm90.backward import (
+    B_R,
+    MAX_STAGES,
+    MIN_SHARING_Q_STAGES,
+    SHARING_DO_STAGES,
+    SHARING_WARPGROUPS,
+    TURNS,
+    WIDE_D_HEAD,
+    Sm90BackwardKernelConfig,
+    score_keys,
+)
+from flashsmith.configs.sm90.hardware import WGMMA_K
 from flashsmith.dtype import DType
 
 
@@ -30,6 +40,7 @@ _HEURISTIC = {
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
     128: BackwardTiles(2, 3, 2, V_steps_in_registers=4, turns=2),
 }
+D_HEADS = tuple(_HEURISTIC)
 
 
 def make_sm90_backward_config(
@@ -39,7 +50,7 @@ def make_sm90_backward_config(
         dtype=dtype,
         d_head=d_head,
         B_r=B_R,
-        B_c=WGMMA_M * tiles.n_warpgroups,
+        B_c=score_keys(d_head) * tiles.n_warpgroups,
         n_warpgroups=tiles.n_warpgroups,
         Q_stages=tiles.Q_stages,
         dO_stages=tiles.dO_stages,
@@ -73,3 +84,27 @@ def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
                 persistent = replace(taking_turns, persistent=True)
                 found += [taking_turns, persistent, persistent.made_deterministic()]
     return found
+
+
+def wide_heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
+    """Returns the tiles of warpgroups that share keys. Raises ValueError for other d_heads."""
+    if d_head != WIDE_D_HEAD:
+        raise ValueError(
+            f"q has d_head {d_head}; the sm90 backward shares keys at d_head {WIDE_D_HEAD} alone"
+        )
+    tiles = BackwardTiles(
+        SHARING_WARPGROUPS,
+        MIN_SHARING_Q_STAGES,
+        SHARING_DO_STAGES,
+        V_steps_in_registers=0,
+        turns=0,
+    )
+    return make_sm90_backward_config(dtype, d_head, tiles)
+
+
+def wide_tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
+    """Returns blocks that are persistent, with and without ordered sums, or not persistent: shared
+    memory has no room for more stages."""
+    plain = wide_heuristic(dtype, d_head)
+    persistent = replace(plain, persistent=True)
+    return [plain, persistent, persistent.made_deterministic()]

@@ -64,6 +64,11 @@ struct Sm90BackwardKernels {
   sm90_backward_kernel_fn statistics, sinks, main, key_sums, conversion;
 };
 
+// Returns whether the warpgroups share the keys of a block. Each of them computes the scores of 32
+// keys, and its share of the columns of dK and dV of all keys: those of 64 keys would not fit in its
+// registers.
+constexpr bool shares_keys(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head > 128; }
+
 constexpr int threads_per_block(const Sm90BackwardKernelConfig &cfg) {
   return (cfg.n_warpgroups + 1) * kWarpgroupSize;
 }
@@ -88,6 +93,7 @@ constexpr int dQ_columns(const Sm90BackwardKernelConfig &cfg) {
 // Returns the number of parts of a block's dQ, each of which is accumulated by itself.
 constexpr int dQ_parts(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head / dQ_columns(cfg); }
 
+// The buffers of dS; if warpgroups share keys, one is of P.
 constexpr int kDSBuffers = 2;
 
 // The keys of a warpgroup, whose dK and dV are one block of FP32 sums.
@@ -107,7 +113,7 @@ constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
 }
 
 // Returns the number of barriers, in pairs of full and empty: for each stage of Q and dO, for the
-// buffers of dS, for dQ on its way out and for its sums on their way back, for K with V, and for
+// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, and for
 // entries.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
   return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +

@@ -102,7 +102,7 @@ FLASHSMITH_DEVICE void issue_key_gradient(KeyAccumulator<Traits> &sums,
 // Issues dQ = dS K. `dS` has all keys; `K` is the box with the first of the columns.
 template <typename Traits>
 FLASHSMITH_DEVICE void issue_dQ(dQAccumulator<Traits> &dQ, int dS, int K) {
-  constexpr int kStepsPerBox = kWgmmaM / kWgmmaK;
+  constexpr int kStepsPerBox = Traits::score_keys / kWgmmaK;
   const ptx::MatrixDescriptor a = ptx::k_major_descriptor(place(dS), Traits::dS_swizzle);
   const ptx::MatrixDescriptor b =
       ptx::mn_major_descriptor(place(K), Traits::swizzle, Traits::key_box_bytes);

@@ -10,6 +10,8 @@
 #include "flashsmith/sm90/backward_epilogue.cuh"
 #include "flashsmith/sm90/backward_key_sums.cuh"
 #include "flashsmith/sm90/backward_producer.cuh"
+#include "flashsmith/sm90/backward_shared_keys.cuh"
+#include "flashsmith/sm90/backward_shared_keys_epilogue.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -36,6 +38,24 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
   scheduler.end();
 }
 
+template <typename Traits>
+FLASHSMITH_DEVICE void consume_shared_keys(const Sm90BackwardKernelArgs &args, int warpgroup) {
+  const GradientArgs &gradient = args.gradient;
+  ConsumerPosition<Traits> position;
+  for_each_tile<Traits>(args, AnnouncedTiles<Traits, true>(args), [&](const KeyTile<Traits> &tile) {
+    SharedKeysConsumer<Traits> consumer(args, tile, warpgroup, position);
+    consumer.run();
+    store_transposed<Traits>(
+        key_rows<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile.sequence,
+                         tile.head_kv, tile.key),
+        consumer.dV(), scale_of_kept<Traits>(args.problem), warpgroup);
+    store_transposed<Traits>(
+        key_rows<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile.sequence,
+                         tile.head_kv, tile.key),
+        consumer.dK(), gradient.softmax_scale, warpgroup);
+  });
+}
+
 // Computes dK and dV, and the sums of dQ. Grid: blocks of B_c keys of the longest sequence, of all
 // heads of K, of all parts of a group; with persistent blocks, at most the number of SMs. Block:
 // threads_per_block(CFG).
@@ -52,7 +72,11 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     produce<Traits>(args);
   } else {
     ptx::increase_registers<Traits::registers.consumer>();
-    consume<Traits>(args, warpgroup - 1);
+    if constexpr (Traits::shares_keys) {
+      consume_shared_keys<Traits>(args, warpgroup - 1);
+    } else {
+      consume<Traits>(args, warpgroup - 1);
+    }
   }
 }
 

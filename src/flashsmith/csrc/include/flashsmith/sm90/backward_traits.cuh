@@ -38,16 +38,29 @@ struct BackwardTraits {
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups;
   static constexpr int Q_stages = CFG.Q_stages, dO_stages = CFG.dO_stages;
-  static_assert(d_head == 64 || d_head == 96 || d_head == 128, "d_head is 64, 96 or 128");
+  static constexpr bool shares_keys = flashsmith::shares_keys(CFG);
+  static_assert(d_head == 64 || d_head == 96 || d_head == 128 || d_head == 192,
+                "d_head is 64, 96, 128 or 192");
   static_assert(B_r == kStatisticsRows, "blocks of queries are those of row statistics");
   static_assert(n_warpgroups == 2 || n_warpgroups == 3, "2 or 3 warpgroups share the keys");
-  static_assert(n_warpgroups == 2 || d_head == 64,
+  static_assert(n_warpgroups == 2 || d_head == 64 || shares_keys,
                 "dK and dV of three warpgroups fit in registers for d_head 64");
-  static_assert(n_warpgroups == 2 || !Score::kHasFactor,
+  static_assert(n_warpgroups == 3 || !shares_keys,
+                "three warpgroups share keys, each with 64 columns of the gradients");
+  static_assert(n_warpgroups == 2 || shares_keys || !Score::kHasFactor,
                 "two warpgroups have registers for the derivatives of scores");
-  static_assert(B_c == n_warpgroups * kWgmmaM, "each warpgroup works on the 64 keys of a wgmma");
+  // The keys of a warpgroup's scores.
+  static constexpr int score_keys = shares_keys ? kWgmmaM / 2 : kWgmmaM;
+  static_assert(B_c == n_warpgroups * score_keys,
+                "each warpgroup works on the 64 keys of a wgmma, or on 32 shared ones");
   static_assert(Q_stages >= 1 && Q_stages <= 4, "there are 1 to 4 stages of Q");
   static_assert(dO_stages >= 1 && dO_stages <= 4, "there are 1 to 4 stages of dO");
+  static_assert(!shares_keys || (Q_stages >= 2 && dO_stages == 1),
+                "where warpgroups share keys, two blocks of Q are in use, and P is overwritten once "
+                "the next block of dO has arrived in the place of the last");
+  static_assert(!shares_keys || (CFG.turns == 0 && !CFG.skip_unseen && !CFG.split_groups),
+                "warpgroups that share keys have no turns, no keys that only they see, and no sums "
+                "of parts");
 
   static constexpr int cluster_keys = B_c;  // blocks do not share queries
 
@@ -75,9 +88,10 @@ struct BackwardTraits {
   static constexpr int query_tile_bytes = query_box_bytes * n_boxes;
   static constexpr int key_tile_bytes = key_box_bytes * n_boxes;
 
-  // dS has a box for the keys of each warpgroup, and its rows are queries.
-  static constexpr ptx::Swizzle dS_swizzle = ptx::Swizzle::bytes_128;
-  static constexpr int dS_row_bytes = kWgmmaM * 2, dS_box_bytes = B_r * dS_row_bytes;
+  // dS has a box for the keys of each warpgroup, and its rows are queries; so has P.
+  static constexpr ptx::Swizzle dS_swizzle =
+      shares_keys ? ptx::Swizzle::bytes_64 : ptx::Swizzle::bytes_128;
+  static constexpr int dS_row_bytes = score_keys * 2, dS_box_bytes = B_r * dS_row_bytes;
   static constexpr int dS_bytes = n_warpgroups * dS_box_bytes;
 
   // dQ of a block is computed by all warpgroups, with their columns side by side, or by one
@@ -104,6 +118,8 @@ struct BackwardTraits {
   static constexpr int Q_offset = offsetof(SharedMemory, Q);
   static constexpr int dO_offset = offsetof(SharedMemory, dO);
   static constexpr int dS_offset = offsetof(SharedMemory, dS);
+  // If warpgroups share keys, the buffers of dS are those of P and dS.
+  static constexpr int P_offset = dS_offset, shared_dS_offset = dS_offset + dS_bytes;
   static constexpr int dQ_offset = offsetof(SharedMemory, dQ);
   static constexpr int statistics_offset = offsetof(SharedMemory, statistics);
   static constexpr int barriers_offset = offsetof(SharedMemory, barriers);
