@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import heuristic, wide_heuristic
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
 from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
@@ -20,8 +20,7 @@ from support.semantics import packing_of
 
 
 def in_order(d_head: int, *, persistent: bool) -> Sm90BackwardKernelConfig:
-    chosen = heuristic if d_head <= 128 else wide_heuristic
-    return replace(chosen(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
+    return replace(heuristic(DType.FP16, d_head), dQ_in_order=True, persistent=persistent)
 
 
 # Depending on d_head, the warpgroups (three or two) add to dQ in turn, or all at once, in parts.

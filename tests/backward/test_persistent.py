@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
-from flashsmith.configs.sm90.backward_space import heuristic, wide_heuristic
+from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
 from flashsmith.runtime import find_backward, load_kernels
 from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, launch, tensors_of
 from support.semantics import packing_of
 
-PLAIN = [*(heuristic(DType.FP16, d) for d in (64, 96, 128)), wide_heuristic(DType.FP16, 192)]
+PLAIN = [heuristic(DType.FP16, d) for d in (64, 96, 128, 192)]
 CONFIGS = [replace(cfg, persistent=True) for cfg in PLAIN]
 VARIANTS = [Variant(), Variant(causal=True), Variant(causal=True, varlen=True)]
 NUM_SMS = 4  # SMs of the emulated GPU

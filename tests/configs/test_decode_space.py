@@ -89,4 +89,4 @@ def test_what_cannot_serve_says_why() -> None:
     assert DECODE.why_not(sm80, PLAIN) == DECODE.why_not(sm90, boxed) == ""
     assert DECODE.why_not(sm80, fp8) == "its fp8_cache is False"
     assert DECODE.why_not(sm80, replace(PLAIN, d_head=64)) == "it is for BF16 and d_head 128"
-    assert DECODE.why_not(sm90, PLAIN) == "the sm90 family is not for such caches or rows"
+    assert DECODE.why_not(sm90, PLAIN) == "the sm90 family is not for such calls"

@@ -88,8 +88,8 @@ def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on(
 
 
 def test_tiles_are_taken_in_an_order_that_only_another_bucket_needs() -> None:
-    """Up to 16 heads are one group in either order, so a bucket that was measured with 16 has one
-    of them; 24 heads are two groups of 16."""
+    """A bucket that was measured with 16 heads has one of the orders in which they are one group;
+    24 heads are two groups of 16."""
     choice = choose_for(FORWARD, workload(128, 1, 24, 2500, CAUSAL), H200)
     assert choice.is_predicted and choice.entry and choice.measured
     measured = choice.measured.config

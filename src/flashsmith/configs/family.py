@@ -69,8 +69,6 @@ class Family(Generic[W, C]):
         is_for: Whether the family comes into question for a workload: for others a plainer family's
             kernels are as fast, or it has none.
         minimum: The min compute capability for which it comes into question.
-        is_measured: Whether the speed of its kernels is known. Others come last, after plainer
-            families, until they have been measured.
         is_rival: Whether it may be the fastest where a newer family runs, so that the tuner has to
             try it.
         declared_sets: The named sets of a forward family.
@@ -87,7 +85,6 @@ class Family(Generic[W, C]):
     schedule_cost: Callable[[C, W, int], float | None] | None = None
     is_for: Callable[[W], bool] = _always
     minimum: Capability = (8, 0)
-    is_measured: bool = True
     is_rival: bool = True
     declared_sets: DeclaredSets[C] | None = None
 

@@ -21,7 +21,7 @@ from flashsmith.gpus import (
 
 _MAX_COST_RATIO = 0.85  # measurements always agreed with a cost model's ratio below this
 
-_NOT_ASKED = "is not for such caches or rows"
+_NOT_ASKED = "is not for such calls"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Operation(Generic[W, C]):
     ) -> Serving[W, C]:
         by_heuristic: dict[Family[W, C], C] = {}
         refusals: dict[Family[W, C], str] = {}
-        for family in sorted(running, key=lambda each: not each.is_measured):
+        for family in running:
             if not family.is_for(workload):
                 refusals[family] = f"the {family.name} family {_NOT_ASKED}"
                 continue
@@ -190,7 +190,7 @@ class Operation(Generic[W, C]):
                 by_heuristic[family] = chosen
         if not by_heuristic:
             asked = [family for family in running if family.is_for(workload)] or running
-            newest = max(asked, key=lambda each: (each.is_measured, self.families.index(each)))
+            newest = max(asked, key=self.families.index)
             raise ValueError(refusals[newest])
         return Serving(workload, by_heuristic, refusals, architecture)
 

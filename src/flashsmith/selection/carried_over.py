@@ -37,6 +37,11 @@ def carried_over_ms(
     return launch + (row.cost - launch) * here / there
 
 
+def can_be_carried_over(entry: Entry[W, C]) -> bool:
+    """Returns whether the times of an entry's choices say something of other grids."""
+    return all(family_of(row.config).schedule_cost is not None for row in entry.choices)
+
+
 def candidates(entry: Entry[W, C], portfolio: Collection[C]) -> list[tuple[C, Measured[C]]]:
     """Returns the kernels that may serve an entry's bucket, each with the row that has its time:
     the entry's choices, and kernels of the portfolio whose tiles it has in another order.
@@ -60,6 +65,8 @@ def best_first(
     is by predicted times: so if the fastest by these is clearly faster than the fastest that was
     measured; else they are the entry's choices."""
     measured = [(row.config, row) for row in entry.choices]
+    if not can_be_carried_over(entry):
+        return measured, False
     times: dict[C, float] = {}
     rows = candidates(entry, portfolio)
     for config, row in rows:

@@ -21,7 +21,7 @@ from flashsmith.configs.workload import D_HEADS, BackwardWorkload, DecodeWorkloa
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
-from flashsmith.selection.carried_over import candidates
+from flashsmith.selection.carried_over import can_be_carried_over, candidates
 from flashsmith.selection.choice import Choice
 from flashsmith.selection.choose import choose_for, tuned_decode_of
 from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
@@ -141,7 +141,7 @@ def _others_of_entry(
     choice: Choice[Workload, ForwardKernelConfig], served: Serving[Workload, ForwardKernelConfig]
 ) -> list[ForwardKernelConfig]:
     """Returns what the choice's entry has for grids that divide into tiles in another way."""
-    if choice.source is None or choice.entry is None:
+    if not choice.source or not choice.entry or not can_be_carried_over(choice.entry):
         return []
     workload = served.workload
     found = candidates(choice.entry, choice.source.table.portfolio(choice.entry))

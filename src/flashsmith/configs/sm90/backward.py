@@ -19,6 +19,7 @@ from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
+from flashsmith.problem import Problem
 
 B_R = 64  # queries of a block, as in row statistics
 MAX_STAGES = 4
@@ -29,13 +30,13 @@ MIN_SHARING_Q_STAGES, SHARING_DO_STAGES = 2, 1
 TURNS = 2  # the largest value
 _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
-_BUFFERS_OF_DS = 2
+_BUFFERS_OF_SCORES = 2  # of dS, or of P and dS
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
 # See suited_to.
 _LONG_ROWS, _SHORT_ROWS = 128, 64
 _FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
 _MANY_TILES = 400  # three for each SM of an H200
-_FEW_KEYS, _FEW_KEYS_OF_SHORT_ROWS = 768, 1024
+_SHORT, _SHORT_OF_SHORT_ROWS = 1024, 2048  # lengths
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
 _MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
@@ -144,25 +145,24 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         tiles = -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
         is_grouped = problem.heads > problem.heads_kv
         short_windows = variant.window and self.d_head == _SHORT_ROWS
-        in_order = self.dQ_in_order or short_windows or self._order_is_free(workload, tiles)
+        in_order = self.dQ_in_order or short_windows or self._order_is_free(problem, tiles)
         waits = self.dQ_in_order and variant.causal
         return replace(
             self,
             persistent=in_order or self.d_head < _LONG_ROWS or variant.causal,
             dQ_in_order=in_order,
             skip_unseen=short_windows,
-            split_groups=is_grouped and (waits or tiles < _MANY_TILES),
+            split_groups=is_grouped and not self.shares_keys and (waits or tiles < _MANY_TILES),
         )
 
-    def _order_is_free(self, workload: Workload, tiles: int) -> bool:
+    def _order_is_free(self, problem: Problem, tiles: int) -> bool:
         """Returns whether ordered sums cost less than clearing and converting dQ: blocks of keys
         wait for those before them when they begin, and in grouped heads at every head again."""
-        problem = workload.problem
         if problem.seq_len_k <= _FEW_BLOCKS * self.B_c:
             return True
-        few = _FEW_KEYS_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _FEW_KEYS
+        short = _SHORT_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _SHORT
         is_grouped = problem.heads > problem.heads_kv
-        return not is_grouped and tiles >= _MANY_TILES and workload.keys_per_query <= few
+        return not is_grouped and tiles >= _MANY_TILES and problem.seq_len_k <= short
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for
@@ -214,10 +214,10 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     @property
     def shared_memory_parts(self) -> dict[str, int]:
-        """Bytes by content: dS has two blocks, or one of P and one of dS if warpgroups share keys;
-        dQ has a share for each warpgroup, the queue the next tiles."""
-        row = self.d_head * ELEMENT_BYTES
-        buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_DS + self.n_warpgroups + 1
+        """Bytes by content: dS has two blocks, or one beside P if warpgroups share keys; dQ has a
+        share for each warpgroup, the queue the next tiles."""
+        row, scores = self.d_head * ELEMENT_BYTES, self.B_r * self.B_c * ELEMENT_BYTES
+        buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_SCORES + self.n_warpgroups + 1
         buffers += self.n_warpgroups if self.dQ_in_order else 0
         entries = _TILE_ENTRIES if self.persistent or self.dQ_in_order else 0
         return {
@@ -225,9 +225,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
             "V": self.B_c * row,
             "Q": self.Q_stages * self.B_r * row,
             "dO": self.dO_stages * self.B_r * row,
-            "P, dS" if self.shares_keys else "dS": (
-                _BUFFERS_OF_DS * self.B_r * self.B_c * ELEMENT_BYTES
-            ),
+            **({"P": scores, "dS": scores} if self.shares_keys else {"dS": 2 * scores}),
             "dQ": self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES,
             "statistics": self.Q_stages * self.B_r * STATISTICS_BYTES,
             "barriers": 2 * (buffers + entries) * _BARRIER_BYTES,
@@ -267,8 +265,8 @@ def _tile_problems(config: Sm90BackwardKernelConfig) -> Iterator[str]:
         yield f"n_warpgroups is {config.n_warpgroups}; supported are 2 and 3."
     if config.shares_keys and config.n_warpgroups != SHARING_WARPGROUPS:
         yield (
-            f"n_warpgroups is {config.n_warpgroups}; {SHARING_WARPGROUPS} share the keys of a block "
-            f"with d_head {config.d_head}."
+            f"n_warpgroups is {config.n_warpgroups}; with d_head {config.d_head}, "
+            f"{SHARING_WARPGROUPS} warpgroups share the keys of a block."
         )
     if config.n_warpgroups > 2 and config.d_head > 64 and not config.shares_keys:
         yield (

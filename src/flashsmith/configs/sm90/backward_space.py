@@ -19,6 +19,7 @@ from flashsmith.configs.sm90.backward import (
     score_keys,
 )
 from flashsmith.configs.sm90.hardware import WGMMA_K
+from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.dtype import DType
 
 
@@ -39,8 +40,14 @@ _HEURISTIC = {
     64: BackwardTiles(3, 3, 3, V_steps_in_registers=0, turns=1),
     96: BackwardTiles(2, 3, 2, V_steps_in_registers=6, turns=0),
     128: BackwardTiles(2, 3, 2, V_steps_in_registers=4, turns=2),
+    WIDE_D_HEAD: BackwardTiles(
+        SHARING_WARPGROUPS,
+        MIN_SHARING_Q_STAGES,
+        SHARING_DO_STAGES,
+        V_steps_in_registers=0,
+        turns=0,
+    ),
 }
-D_HEADS = tuple(_HEURISTIC)
 
 
 def make_sm90_backward_config(
@@ -68,10 +75,22 @@ def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
     return make_sm90_backward_config(dtype, d_head, _HEURISTIC[d_head])
 
 
+def is_for(workload: BackwardWorkload) -> bool:
+    """Returns whether no other family is faster: in order, tiles of grouped heads wait for each
+    other at every head under a causal mask, where groups cannot be split."""
+    problem = workload.problem
+    waits = workload.deterministic and workload.variant.causal and problem.heads > problem.heads_kv
+    return not (waits and workload.d_head == WIDE_D_HEAD)
+
+
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
     """Returns two and three warpgroups; none, half and all of the steps of V in registers; every
     value of turns; and for each as many stages as fit. Blocks are persistent, with and without
-    ordered sums, or not persistent."""
+    ordered sums, or not persistent. Warpgroups that share keys have room for one kind of tiles."""
+    if d_head == WIDE_D_HEAD:
+        plain = heuristic(dtype, d_head)
+        persistent = replace(plain, persistent=True)
+        return [plain, persistent, persistent.made_deterministic()]
     found = []
     steps = d_head // WGMMA_K
     for n_warpgroups, V_steps in product((2, 3), sorted({0, steps // 2, steps, 4, 6})):
@@ -84,27 +103,3 @@ def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
                 persistent = replace(taking_turns, persistent=True)
                 found += [taking_turns, persistent, persistent.made_deterministic()]
     return found
-
-
-def wide_heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
-    """Returns the tiles of warpgroups that share keys. Raises ValueError for other d_heads."""
-    if d_head != WIDE_D_HEAD:
-        raise ValueError(
-            f"q has d_head {d_head}; the sm90 backward shares keys at d_head {WIDE_D_HEAD} alone"
-        )
-    tiles = BackwardTiles(
-        SHARING_WARPGROUPS,
-        MIN_SHARING_Q_STAGES,
-        SHARING_DO_STAGES,
-        V_steps_in_registers=0,
-        turns=0,
-    )
-    return make_sm90_backward_config(dtype, d_head, tiles)
-
-
-def wide_tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:
-    """Returns blocks that are persistent, with and without ordered sums, or not persistent: shared
-    memory has no room for more stages."""
-    plain = wide_heuristic(dtype, d_head)
-    persistent = replace(plain, persistent=True)
-    return [plain, persistent, persistent.made_deterministic()]

@@ -13,7 +13,8 @@ from flashsmith.configs.sm90 import (
     forward_space,
     split_backward_space,
 )
-from flashsmith.configs.sm90.backward import WIDE_D_HEAD, Sm90BackwardKernelConfig
+from flashsmith.configs.sm90.backward import SUPPORTED_D_HEADS as BACKWARD_D_HEADS
+from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
@@ -45,16 +46,8 @@ SM90_BACKWARD = backward_family(
     backward_space.heuristic,
     "one configuration for each d_head, with sums in order where queries see few keys",
     backward_space.tuning_space,
-    d_heads=backward_space.D_HEADS,
-)
-# Its speed has not been measured: only the tuner and callers who name its kernels choose it.
-SM90_WIDE_BACKWARD = backward_family(
-    Sm90BackwardKernelConfig,
-    backward_space.wide_heuristic,
-    "one configuration for d_head 192, whose warpgroups share keys",
-    backward_space.wide_tuning_space,
-    d_heads=(WIDE_D_HEAD,),
-    is_measured=False,
+    d_heads=BACKWARD_D_HEADS,
+    is_for=backward_space.is_for,
 )
 SM90_DECODE = decode_family(
     Sm90DecodeKernelConfig,
@@ -70,6 +63,5 @@ SM90_FAMILIES: tuple[Family[Any, Any], ...] = (
     SM90_FORWARD,
     SM90_SPLIT_BACKWARD,
     SM90_BACKWARD,
-    SM90_WIDE_BACKWARD,
     SM90_DECODE,
 )

@@ -65,8 +65,8 @@ struct Sm90BackwardKernels {
 };
 
 // Returns whether the warpgroups share the keys of a block. Each of them computes the scores of 32
-// keys, and its share of the columns of dK and dV of all keys: those of 64 keys would not fit in its
-// registers.
+// keys, and its share of the columns of dK and dV of all keys: those of 64 keys would not fit in
+// its registers.
 constexpr bool shares_keys(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head > 128; }
 
 constexpr int threads_per_block(const Sm90BackwardKernelConfig &cfg) {
@@ -113,8 +113,8 @@ constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
 }
 
 // Returns the number of barriers, in pairs of full and empty: for each stage of Q and dO, for the
-// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, and for
-// entries.
+// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, and
+// for entries.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
   return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +
               1 + n_tile_entries(cfg));

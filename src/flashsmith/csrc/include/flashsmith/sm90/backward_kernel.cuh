@@ -45,14 +45,12 @@ FLASHSMITH_DEVICE void consume_shared_keys(const Sm90BackwardKernelArgs &args, i
   for_each_tile<Traits>(args, AnnouncedTiles<Traits, true>(args), [&](const KeyTile<Traits> &tile) {
     SharedKeysConsumer<Traits> consumer(args, tile, warpgroup, position);
     consumer.run();
-    store_transposed<Traits>(
-        key_rows<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v, tile.sequence,
-                         tile.head_kv, tile.key),
-        consumer.dV(), scale_of_kept<Traits>(args.problem), warpgroup);
-    store_transposed<Traits>(
-        key_rows<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk, tile.sequence,
-                         tile.head_kv, tile.key),
-        consumer.dK(), gradient.softmax_scale, warpgroup);
+    store_transposed<Traits>(key_rows<Traits>(gradient.dV, gradient.dV_strides, args.problem.d_v,
+                                              tile.sequence, tile.head_kv, tile.key),
+                             consumer.dV(), scale_of_kept<Traits>(args.problem), warpgroup);
+    store_transposed<Traits>(key_rows<Traits>(gradient.dK, gradient.dK_strides, args.problem.d_qk,
+                                              tile.sequence, tile.head_kv, tile.key),
+                             consumer.dK(), gradient.softmax_scale, warpgroup);
   });
 }
 

@@ -16,8 +16,8 @@ struct BackwardBarriers {
   // This guards dS of a block. Full: all warpgroups have written it; empty: the warps that compute
   // dQ have read it.
   static FLASHSMITH_DEVICE BufferBarriers dS(int buffer) { return pair(kDS + buffer); }
-  // If warpgroups share keys, the following barriers say that all of them have written P, and dS, of
-  // a block. Other barriers say when these may be overwritten (backward_shared_keys.cuh).
+  // If warpgroups share keys, the following barriers say that all of them have written P, and dS,
+  // of a block. Other barriers say when these may be overwritten (backward_shared_keys.cuh).
   static FLASHSMITH_DEVICE ptx::shared_address P_full() { return dS(0).full; }
   static FLASHSMITH_DEVICE ptx::shared_address dS_full() { return dS(1).full; }
   // This guards a warpgroup's dQ. Full: it has been written; empty: the bulk copy that adds it has

@@ -1,16 +1,16 @@
 // A consumer warpgroup of the backward for rows whose dK and dV of 64 keys do not fit in its
-// registers: the warpgroups share the keys of a block. Each computes the scores of its 32 keys, puts
-// P and dS where all of them read them, and keeps its 64 columns of dK and dV of all keys.
+// registers: the warpgroups share the keys of a block. Each computes the scores of its 32 keys,
+// puts P and dS where all of them read them, and keeps its 64 columns of dK and dV of all keys.
 //
-// The order of the products is S dP | dV | dQ dK |, where `|` is a wait, and dK stays in flight: the
-// exponentials run under dP, dS is made under dV, and dQ leaves under dK. So P has to be written by
-// all warpgroups when dP is in flight, and dS when dV is.
+// The order of the products is S dP | dV | dQ dK |, where `|` is a wait, and dK stays in flight:
+// the exponentials run under dP, dS is made under dV, and dQ leaves under dK. So P has to be
+// written by all warpgroups when dP is in flight, and dS when dV is.
 //
-// Few barriers are needed, because each warpgroup waits twice a block until all have written.
-// - dS is overwritten by a warpgroup that has seen P of all; and each of these wrote P after its
-//   products with the previous dS.
-// - P is overwritten by a warpgroup that has seen dO arrive; and dO was loaded to where the previous
-//   one had been, after all products with that and with P.
+// Few barriers are needed, because each warpgroup waits twice a block until all have written:
+// - A warpgroup that overwrites dS has seen P of all; and each of these wrote P after its products
+//   with the previous dS.
+// - A warpgroup that overwrites P has seen the block's dO arrive; and that was loaded to the place
+//   of the previous one, which was free after all products with it, and with P.
 #pragma once
 
 #include "flashsmith/sm90/backward_dQ.cuh"
@@ -191,8 +191,7 @@ class SharedKeysConsumer {
     load_statistics(lse, 0);
 #pragma unroll
     for (int i = 0; i < kElements; i++) {
-      S_[i] =
-          ptx::exp2_approx(fmaf(S_[i], args_.problem.softmax_scale_log2, -lse[half_of(i)]));
+      S_[i] = ptx::exp2_approx(fmaf(S_[i], args_.problem.softmax_scale_log2, -lse[half_of(i)]));
     }
     mark_dropped<Traits, RowsAre::queries>(S_, args_.problem, dropout_, row_of_lane(),
                                            first_key() + first_column(warpgroup_lane()));
@@ -210,16 +209,14 @@ class SharedKeysConsumer {
     const bool unmasked = row_ >= range.unmasked_begin &&
                           (!Traits::Mask::kBehind || row_ + Traits::B_r <= range.unmasked_end);
     if (!unmasked) {
-      mask<ScoreBlocks>(S_, args_.problem, tile_.sequence, row_of_lane(),
-                        key / Traits::score_keys);
+      mask<ScoreBlocks>(S_, args_.problem, tile_.sequence, row_of_lane(), key / Traits::score_keys);
     }
   }
 
   FLASHSMITH_DEVICE void change_scores(int column) {
     float factor[kElements];
-    change_scores_and_factors<Traits, RowsAre::queries>(S_, factor, args_.problem, tile_.sequence,
-                                                        {head_, tile_.batch}, row_of_lane(),
-                                                        column);
+    change_scores_and_factors<Traits, RowsAre::queries>(
+        S_, factor, args_.problem, tile_.sequence, {head_, tile_.batch}, row_of_lane(), column);
     if constexpr (Traits::Score::kHasFactor) {
 #pragma unroll
       for (int i = 0; i < kElements / 2; i++) {

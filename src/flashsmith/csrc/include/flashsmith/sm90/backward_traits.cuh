@@ -55,9 +55,10 @@ struct BackwardTraits {
                 "each warpgroup works on the 64 keys of a wgmma, or on 32 shared ones");
   static_assert(Q_stages >= 1 && Q_stages <= 4, "there are 1 to 4 stages of Q");
   static_assert(dO_stages >= 1 && dO_stages <= 4, "there are 1 to 4 stages of dO");
-  static_assert(!shares_keys || (Q_stages >= 2 && dO_stages == 1),
-                "where warpgroups share keys, two blocks of Q are in use, and P is overwritten once "
-                "the next block of dO has arrived in the place of the last");
+  static_assert(!shares_keys || Q_stages >= 2,
+                "warpgroups that share keys use two blocks of Q at a time");
+  static_assert(!shares_keys || dO_stages == 1,
+                "P is free when the next block of dO is in the place of the last");
   static_assert(!shares_keys || (CFG.turns == 0 && !CFG.skip_unseen && !CFG.split_groups),
                 "warpgroups that share keys have no turns, no keys that only they see, and no sums "
                 "of parts");
