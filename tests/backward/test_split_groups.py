@@ -51,7 +51,7 @@ KERNELS = [
     if cfg.serves_variant(variant)
 ]
 GROUPS = (2, 3, 5, 7, 8)
-DRAWN = 40  # calls for each group, of which two that split it are made
+DRAWN = 40  # calls for each group at most, until two split it, which are made
 SUMMED_KEYS = 64
 EACH = pytest.mark.parametrize("cfg", CONFIGS.values(), ids=CONFIGS.keys())
 EACH_IN_ORDER = pytest.mark.parametrize("cfg", IN_ORDER, ids=lambda cfg: f"d{cfg.d_head}")
@@ -147,19 +147,20 @@ def random_calls(kernel: KernelId, rng: random.Random, group: int) -> Iterator[C
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
 def test_random_calls_with_split_groups(kernel: KernelId) -> None:
-    cfg, rng = kernel.config, random.Random(kernel.name)
+    """Each kernel has two sizes of groups, in turn, and each size a third of the kernels."""
+    cfg, rng, place = kernel.config, random.Random(kernel.name), KERNELS.index(kernel)
     n_split = 0
-    for i, group in enumerate(GROUPS):
-        calls = list(islice(random_calls(kernel, rng, group), DRAWN))
-        split = [call for call in calls if parts_of(cfg, call) > 1]
+    for i, group in enumerate(GROUPS[(place + step) % len(GROUPS)] for step in (0, 2)):
+        drawn = islice(random_calls(kernel, rng, group), DRAWN)
+        split = list(islice((call for call in drawn if parts_of(cfg, call) > 1), 2))
         n_split += len(split)
-        for call in split[:2] or calls[:1]:
+        for call in split or islice(random_calls(kernel, rng, group), 1):
             found = launch(kernel, call, gaps=i % 2 == 1, seed=i)
             assert_near_truth(found, call, group)
             if i % 2 == 0:
                 again = launch(kernel, call, seed=i + 1)
                 assert not differing(cfg, again, found), (group, call)
-    assert n_split > 0
+    assert n_split > 0 or kernel.variant.varlen  # see the tests of packed sequences below
 
 
 @EACH

@@ -38,7 +38,7 @@ def test_what_predicted_choices_gain_was_measured() -> None:
 
 
 def test_what_predictions_lose_between_measured_grids_is_in_the_table() -> None:
-    """Of two grids, one is taken for unknown: its kernels are ranked by the times of the other, as
+    """One grid of two is taken for unknown: its kernels are ranked by the times of the other, as
     they are or carried over."""
     text = " ".join(PAGE.read_text().split())
     table = Table.read(shipped_table_path("NVIDIA H200"))
