@@ -179,6 +179,11 @@ class Problem:
         return self.batch, self.seq_len_k, self.heads_kv, self.d_head
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether several heads of q share a head of k."""
+        return self.heads > self.heads_kv
+
+    @property
     def is_square(self) -> bool:
         """Whether k is shaped as q."""
         return self.q_shape == self.k_shape

@@ -16,8 +16,8 @@ from flashsmith.problem import Problem
 
 B = TypeVar("B", bound=BackwardKernelConfig)
 
-# These sizes stand for all others: short and long sequences, few and many tiles, and heads that
-# share keys or do not.
+# A heuristic chooses for all sizes what it chooses for these: short and long sequences, few and
+# many tiles, and heads that share keys or do not.
 _LENGTHS, _BATCHES, _GROUPS = (256, 700, 1000, 8192), (1, 4096), (1, 2)
 
 

@@ -143,7 +143,6 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         """
         variant, problem = workload.variant, workload.problem
         tiles = -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
-        is_grouped = problem.heads > problem.heads_kv
         short_windows = variant.window and self.d_head == _SHORT_ROWS
         in_order = self.dQ_in_order or short_windows or self._order_is_free(problem, tiles)
         waits = self.dQ_in_order and variant.causal
@@ -152,7 +151,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
             persistent=in_order or self.d_head < _LONG_ROWS or variant.causal,
             dQ_in_order=in_order,
             skip_unseen=short_windows,
-            split_groups=is_grouped and not self.shares_keys and (waits or tiles < _MANY_TILES),
+            split_groups=problem.is_grouped
+            and not self.shares_keys
+            and (waits or tiles < _MANY_TILES),
         )
 
     def _order_is_free(self, problem: Problem, tiles: int) -> bool:
@@ -161,8 +162,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         if problem.seq_len_k <= _FEW_BLOCKS * self.B_c:
             return True
         short = _SHORT_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _SHORT
-        is_grouped = problem.heads > problem.heads_kv
-        return not is_grouped and tiles >= _MANY_TILES and problem.seq_len_k <= short
+        return not problem.is_grouped and tiles >= _MANY_TILES and problem.seq_len_k <= short
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for

@@ -78,8 +78,8 @@ def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
 def is_for(workload: BackwardWorkload) -> bool:
     """Returns whether no other family is faster: in order, tiles of grouped heads wait for each
     other at every head under a causal mask, where groups cannot be split."""
-    problem = workload.problem
-    waits = workload.deterministic and workload.variant.causal and problem.heads > problem.heads_kv
+    causal, is_grouped = workload.variant.causal, workload.problem.is_grouped
+    waits = workload.deterministic and causal and is_grouped
     return not (waits and workload.d_head == WIDE_D_HEAD)
 
 

@@ -39,7 +39,7 @@ def schedule_cost(
     n_tiles = len(tiles) * n_heads
     if n_tiles == 0 or problem.seq_len_k == 0:
         return None
-    resident = 1 if config.persistent else min(resident_blocks(config), -(-n_tiles // num_sms))
+    resident = min(resident_blocks(config), -(-n_tiles // num_sms))
     n_blocks, factor = num_sms * resident, slowdown(config, resident)
     if n_tiles > _MAX_TILES_OF_A_BLOCK * n_blocks:
         return factor * (sum(tiles) * n_heads / n_blocks + min(tiles) / 2)

@@ -15,6 +15,9 @@
 
 namespace flashsmith {
 
+// Returns the query heads of a part; the last part may have fewer.
+constexpr int heads_of_part(int group, int n_parts) { return (group + n_parts - 1) / n_parts; }
+
 // Returns the steps of each tile of one query head of a sequence, first keys first.
 inline std::vector<double> steps_of_tiles(double n_q, double n_k, int B_r, int B_c, bool causal) {
   std::vector<double> steps;
@@ -53,7 +56,7 @@ inline double wait_of_tile(const GroupedProblem &p, int tile, int heads_together
 // (heads_per_group of the kernel's arguments).
 inline double end_of_last_tile(const GroupedProblem &p, int n_parts, int heads_together) {
   const int n_heads = p.heads_of_k * n_parts, n_tiles = static_cast<int>(p.steps.size());
-  const int per_part = (p.group + n_parts - 1) / n_parts;
+  const int per_part = heads_of_part(p.group, n_parts);
   std::vector<double> free_at(p.num_sms, 0.);  // a heap whose front is the least
   double last = 0;
   for (int first = 0; first < n_heads; first += heads_together) {
@@ -90,8 +93,9 @@ int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int n = 1; n <= p.group; n++) {
-    const int heads = (p.group + n - 1) / n;
-    if ((p.group + heads - 1) / heads != n) continue;  // fewer parts have the same heads
+    if (n > 1 && heads_of_part(p.group, n) == heads_of_part(p.group, n - 1)) {
+      continue;  // fewer parts have the same heads
+    }
     const int n_heads = p.heads_of_k * n;
     double time = end_of_last_tile(p, n, heads_together(n_heads)) * p.step_us;
     time += static_cast<double>(n_heads) * p.tiles_per_head / p.num_sms * kTileUs;

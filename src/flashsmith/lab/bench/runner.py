@@ -19,6 +19,7 @@ from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, MISSING, OK, WRONG
 from flashsmith.lab.bench.timer import (
+    WARMUP_MS,
     Timing,
     rotated,
     time_back_to_back,
@@ -30,7 +31,6 @@ from flashsmith.runtime.device import gpu_answers
 
 IN_GRAPH = "in-graph"
 UNFIT = "unfit"  # the status of a candidate that does not support the problem
-_WARMUP_MS = 400.0  # of GPU work on a candidate before it is timed back to back
 _REASON_LENGTH = 400  # compilers' messages are longer
 MakeRun = Callable[[], Run | None]
 
@@ -192,7 +192,7 @@ class Runner:
             return {}
         runs = rotated(runs, next(self._turns))
         if regime == BACK_TO_BACK:
-            warmup_ms = min(_WARMUP_MS, 2 * self.milliseconds)  # short runs stay short
+            warmup_ms = min(WARMUP_MS, 2 * self.milliseconds)  # short runs stay short
             return time_back_to_back(runs, milliseconds=self.milliseconds, warmup_ms=warmup_ms)
         if regime == IN_GRAPH:
             return time_in_graph(runs)

@@ -22,6 +22,7 @@ R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 
+WARMUP_MS = 400.0  # back to back, of work on a candidate before it is timed
 _MIN_LAUNCHES = 5  # back to back, even if one launch takes longer than the requested time
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
@@ -92,7 +93,7 @@ def time_back_to_back(
     candidates: Mapping[str, Run],
     *,
     milliseconds: float = 800.0,
-    warmup_ms: float = 400.0,
+    warmup_ms: float = WARMUP_MS,
 ) -> dict[str, Timing]:
     """Times the candidates one after the other, each repeated without a pause or a flush of L2.
 

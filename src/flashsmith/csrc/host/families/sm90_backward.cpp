@@ -137,7 +137,7 @@ class Sm90Backward final : public BackwardKernel {
     const int group = problem.n_heads / problem.n_heads_kv;
     char *workspace = static_cast<char *>(tensors.workspace()->data_ptr());
     args.sums = reinterpret_cast<float *>(workspace + gradient_bytes(tensors));
-    args.heads_per_part = (group + n_parts - 1) / n_parts;
+    args.heads_per_part = heads_of_part(group, n_parts);
     args.all_key_blocks = static_cast<int>(all_key_blocks(forward));
     args.n_key_blocks = static_cast<int>(n_key_blocks(forward));
     args.packed_k = forward.cu_seqlens_k() != nullptr;

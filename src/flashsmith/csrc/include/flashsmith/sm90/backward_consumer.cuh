@@ -7,13 +7,13 @@
 #pragma once
 
 #include "flashsmith/sm90/backward_dQ.cuh"
+#include "flashsmith/sm90/backward_score_factors.cuh"
 
 namespace flashsmith::sm90 {
 
 template <typename Traits>
 class BackwardConsumer {
   using value_t = typename Traits::value_t;
-  using factor_t = typename Traits::factor_t;
   using Barriers = BackwardBarriers<Traits>;
   using Position = ConsumerPosition<Traits>;
   static constexpr PingPongScope kPingPongScope = static_cast<PingPongScope>(Traits::config.turns);
@@ -30,9 +30,8 @@ class BackwardConsumer {
   KeyOperand<Traits, 0> K_;
   KeyOperand<Traits, Traits::V_register_steps> V_;
   KeyAccumulator<Traits> dK_, dV_;
-  ScoreAccumulator<Traits> S_, dP_;  // later P and dS
-  // The derivatives of S with respect to the scaled score, two to a word.
-  uint32_t factors_[Traits::Score::kHasFactor ? Traits::B_r / 4 : 1];
+  ScoreAccumulator<Traits> S_, dP_;                // later P and dS
+  ScoreFactors<Traits, Traits::B_r / 2> factors_;  // of S
   dQAccumulator<Traits> dQ_;
   ScoreOperand<Traits> P_operand_, dS_operand_;
 
@@ -269,17 +268,7 @@ class BackwardConsumer {
     float factor[Traits::B_r / 2];
     change_scores_and_factors<Traits, RowsAre::keys>(S_, factor, args_.problem, tile_.sequence,
                                                      {head_, tile_.batch}, key, query);
-    if constexpr (Traits::Score::kHasFactor) {
-#pragma unroll
-      for (int i = 0; i < Traits::B_r / 4; i++) {
-        factors_[i] = ptx::pack<factor_t>(factor[2 * i], factor[2 * i + 1]);
-      }
-    }
-  }
-
-  FLASHSMITH_DEVICE float factor(int element) const {
-    if constexpr (!Traits::Score::kHasFactor) return 1.f;
-    return ptx::unpack<factor_t>(static_cast<uint16_t>(factors_[element / 2] >> element % 2 * 16));
+    factors_.keep(factor);
   }
 
   // Computes dS = P (dP - delta), with respect to the scaled score, in FP32 and as operands.
@@ -294,7 +283,7 @@ class BackwardConsumer {
         const int element = group * 8 + i;
         dP_[element] = kept_gradient<Traits>(dP_[element], S_[element], args_.problem);
         dP_[element] -= ptx::bits_float(delta.word[i / 4 * 2 + i % 2]);
-        dP_[element] *= weight_of<Traits>(S_[element]) * factor(element);
+        dP_[element] *= weight_of<Traits>(S_[element]) * factors_.of(element);
       }
     }
     pack_operand<value_t>(dS_operand_, dP_);
@@ -340,10 +329,6 @@ class BackwardConsumer {
   }
   FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {
     return {args_, tile_, warpgroup_, position_};
-  }
-
-  FLASHSMITH_DEVICE void release(ptx::shared_address barrier) const {
-    if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
   }
 };
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "flashsmith/sm90/backward_dQ.cuh"
+#include "flashsmith/sm90/backward_score_factors.cuh"
 #include "flashsmith/sm90/backward_shared_keys_gemm.cuh"
 
 namespace flashsmith::sm90 {
@@ -21,7 +22,6 @@ namespace flashsmith::sm90 {
 template <typename Traits>
 class SharedKeysConsumer {
   using value_t = typename Traits::value_t;
-  using factor_t = typename Traits::factor_t;
   using Barriers = BackwardBarriers<Traits>;
   using Position = ConsumerPosition<Traits>;
   static constexpr int kElements = Traits::score_keys / 2;  // of a thread's scores
@@ -40,9 +40,8 @@ class SharedKeysConsumer {
   Position &position_;
 
   TransposedAccumulator<Traits> dK_, dV_;
-  SharedKeyScores<Traits> S_, dP_;  // later P and dS
-  // The derivatives of S with respect to the scaled score, two to a word.
-  uint32_t factors_[Traits::Score::kHasFactor ? kElements / 2 : 1];
+  SharedKeyScores<Traits> S_, dP_;           // later P and dS
+  ScoreFactors<Traits, kElements> factors_;  // of S
   dQAccumulator<Traits> dQ_;
 
   int row_;   // first query of the block
@@ -217,17 +216,7 @@ class SharedKeysConsumer {
     float factor[kElements];
     change_scores_and_factors<Traits, RowsAre::queries>(
         S_, factor, args_.problem, tile_.sequence, {head_, tile_.batch}, row_of_lane(), column);
-    if constexpr (Traits::Score::kHasFactor) {
-#pragma unroll
-      for (int i = 0; i < kElements / 2; i++) {
-        factors_[i] = ptx::pack<factor_t>(factor[2 * i], factor[2 * i + 1]);
-      }
-    }
-  }
-
-  FLASHSMITH_DEVICE float factor(int element) const {
-    if constexpr (!Traits::Score::kHasFactor) return 1.f;
-    return ptx::unpack<factor_t>(static_cast<uint16_t>(factors_[element / 2] >> element % 2 * 16));
+    factors_.keep(factor);
   }
 
   // Computes dS = P (dP - delta), with respect to the scaled score.
@@ -238,7 +227,7 @@ class SharedKeysConsumer {
 #pragma unroll
     for (int i = 0; i < kElements; i++) {
       dP_[i] = kept_gradient<Traits>(dP_[i], S_[i], args_.problem) - delta[half_of(i)];
-      dP_[i] *= weight_of<Traits>(S_[i]) * factor(i);
+      dP_[i] *= weight_of<Traits>(S_[i]) * factors_.of(i);
     }
     SharedKeyOperand<Traits> operand;
     pack_operand<value_t>(operand, dP_);
@@ -258,10 +247,6 @@ class SharedKeysConsumer {
       ptx::stmatrix_x4(own_row + ((2 * step + lane / 16) ^ permutation) * 16, scores[step]);
     }
     publish(barrier);
-  }
-
-  FLASHSMITH_DEVICE void release(ptx::shared_address barrier) const {
-    if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
   }
 };
 

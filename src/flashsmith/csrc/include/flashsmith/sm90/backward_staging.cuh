@@ -20,11 +20,16 @@ FLASHSMITH_DEVICE int warpgroup_thread() {
 FLASHSMITH_DEVICE int warpgroup_lane() { return warpgroup_thread() % kWarpSize; }
 FLASHSMITH_DEVICE int warpgroup_warp() { return warpgroup_thread() / kWarpSize; }
 
+// Arrives for the warp, which has finished with a buffer or has filled it.
+FLASHSMITH_DEVICE void release(ptx::shared_address barrier) {
+  if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
+}
+
 // Publishes the warp's stores to the async proxy, and lets it overwrite what the warp has loaded.
 FLASHSMITH_DEVICE void publish(ptx::shared_address barrier) {
   ptx::fence_proxy_async();
   ptx::warp_sync();
-  if (warpgroup_lane() == 0) ptx::mbarrier_arrive(barrier);
+  release(barrier);
 }
 
 // Stores dS^T as rows of queries. `box` is the box of the warpgroup's keys.
