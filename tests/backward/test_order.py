@@ -74,6 +74,26 @@ def launch_with(
 
 
 @EACH
+@pytest.mark.parametrize("ordered", [True, False])
+def test_ordered_tiles_visit_a_block_of_queries_for_all_heads_before_the_next(
+    cfg: Sm90BackwardKernelConfig, ordered: bool
+) -> None:
+    """Tiles that begin together then do not wait for each other at every head. The order of visits
+    shows in dV: a small part is lost beside a large one, unless its opposite was added before."""
+    large, small, n = 2.0**15, 2.0**-10, cfg.B_r
+
+    def change(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor) -> None:
+        for each in (q, v, do):  # all weights are equal, and dS is zero
+            each.zero_()
+        do[0, n:, 0], do[0, n:, 1], do[0, :n, 0] = large, -large, small
+
+    of_q, of_k = (1, 2 * n, 2, cfg.d_head), (1, n, 1, cfg.d_head)
+    call = call_of(torch.float16, of_q, of_k, change=change)
+    found = launch(call.kernel(replace(cfg, dQ_in_order=ordered)), call)
+    assert (found.v == (small if ordered else 0)).all()
+
+
+@EACH
 def test_every_run_has_the_same_bits(cfg: Sm90BackwardKernelConfig) -> None:
     """The bits do not depend on how many thread blocks run at a time, and no thread block waits for
     one that may not have begun."""

@@ -119,6 +119,18 @@ def test_parts_of_groups(
 
 
 @EACH
+@pytest.mark.parametrize(("tiles", "split"), [(3, True), (17, False)])
+def test_windows_split_groups_only_where_tiles_are_few(
+    cfg: Sm90BackwardKernelConfig, tiles: int, split: bool
+) -> None:
+    """The host does not know how many products a window hides, so that sums may take longer than
+    these. Without a window both are split."""
+    shapes = grouped(cfg, 7, 640, cfg.B_c - 30, heads=tiles)
+    assert parts_of(cfg, call_of(*shapes)) > 1
+    assert (parts_of(cfg, call_of(*shapes, window_size=(9, 5))) > 1) == split
+
+
+@EACH
 def test_the_knob_stays_where_a_call_needs_another_configuration(
     cfg: Sm90BackwardKernelConfig,
 ) -> None:

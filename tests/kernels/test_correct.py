@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, fields
 from itertools import combinations
 
@@ -10,8 +11,10 @@ import torch
 
 from flashsmith.configs import CAUSAL, FULL, KernelId
 from flashsmith.configs.registry import FORWARD
+from flashsmith.errors import EmulatorFault
 from flashsmith.reference import compare, reference_attention
 from flashsmith.runtime import emulation
+from flashsmith.runtime.workspace import workspace_for
 from support.kernels import BY_FAMILY, SAMPLES, SOME, Samples, both_variants
 from support.problems import Emulated, assert_correct, assert_lse, random_qkv, run, run_with_lse
 from support.sm80_kernels import BASE, DECLARED, DECLARED_INSTANCES, KNOBS, SAMPLED_INSTANCES
@@ -155,6 +158,27 @@ def test_tiles_of_a_queue_are_done_once(emulated: Emulated) -> None:
     with emulation(kernel, workers=1) as emulator:
         run(kernel, random_qkv(LAST, seq_len, heads=heads))
         assert emulator.counters()["wgmma_flops"] == heads * 4 * seq_len**2 * LAST.d_head
+
+
+def test_a_block_draws_when_it_loads_the_last_keys_of_a_tile(emulated: Emulated) -> None:
+    """An earlier draw would keep a tile from blocks that are free sooner. The launch is stopped in
+    the first of many blocks of keys, when a warp does not wait for them."""
+    kernel = emulated(KernelId(LAST))
+    qkv = random_qkv(LAST, LAST.B_r, heads=12, seq_len_k=(LAST.n_stages + 3) * LAST.B_c)
+    o = torch.empty_like(qkv[0])
+    with emulation(kernel) as emulator:
+        run(kernel, qkv)
+        waits = [site for site in emulator.sites() if site.kind == "mbarrier_wait_parity"]
+    stopped = 0
+    for site in (each for each in waits if each.file == "block_steps.cuh"):
+        workspace = workspace_for(kernel.plan(*qkv, o), o.device)
+        assert workspace is not None
+        with emulation(kernel, dropped=site, workers=1), suppress(EmulatorFault):
+            kernel(*qkv, o, 1.0, workspace=workspace)
+            continue
+        stopped += 1
+        assert not workspace.view(torch.int32)[0]
+    assert stopped
 
 
 def test_comparison_sees_a_wrong_element() -> None:

@@ -190,6 +190,35 @@ def _of_variants(path: Path) -> str:
     return markdown.table(["ratio to FlashAttention-2", *columns, "geometric mean"], body)
 
 
+def _of_shapes(path: Path) -> str:
+    """Returns our speed relative to the best peer's over the shapes of benchmarks/models.py."""
+    regimes = ("in_turn_of_best_peer", "back_to_back_of_best_peer")
+    found: dict[str, list[tuple[float, ...]]] = {}  # way of use -> the ratios of its shapes
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row[regimes[0]]:
+                of_shape = tuple(float(row[regime]) for regime in regimes)
+                found.setdefault(row["group"], []).append(of_shape)
+    if not found:
+        raise ValueError(f"{path} has no row with a ratio to a peer")
+    found["all"] = [of_shape for of_group in found.values() for of_shape in of_group]
+    body = [
+        [
+            group,
+            str(len(of_group)),
+            *(cell for of in zip(*of_group, strict=True) for cell in _mean_and_worst(of)),
+        ]
+        for group, of_group in found.items()
+    ]
+    columns = ["below 1", "least"]
+    return markdown.table(["", "shapes", "in turn", *columns, "back to back", *columns], body)
+
+
+def _mean_and_worst(ratios: Sequence[float]) -> tuple[str, str, str]:
+    below = sum(ratio < 1 for ratio in ratios)
+    return f"{geometric_mean(ratios):.3f}", str(below), f"{min(ratios):.2f}"
+
+
 def _of_first_results(path: Path) -> str:
     """Returns the seconds of each candidate's steps in a first process, and of the first one in a
     second process, from the file of benchmarks/first_result.py and the peers' files beside it."""
@@ -237,6 +266,9 @@ KINDS: dict[str, Kind] = {
     "first_results": Kind(
         _of_first_results, ("kernels_sm90", "kernels_sm90_backward", "kernels_sm80_decode")
     ),
+    "shapes_forward": Kind(_of_shapes, ("kernels_sm90", "kernels_sm90_decode")),
+    "shapes_backward": Kind(_of_shapes, _SM90_BACKWARD),
+    "shapes_decode": Kind(_of_shapes, ("kernels_sm80_decode", "kernels_sm90_decode")),
     "scores": Kind(_of_scores, ("kernels_sm90", "kernels_sm90_backward")),
     "gradients": _of_gradients("flashsmith", "in_turn", "the best peer", *_SM90_BACKWARD),
     "gradients_back_to_back": _of_gradients(

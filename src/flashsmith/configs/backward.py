@@ -37,7 +37,6 @@ def backward_family(
     *,
     d_heads: tuple[int, ...] = D_HEADS,
     minimum: Capability = (8, 0),
-    is_for: Callable[[BackwardWorkload], bool] = lambda workload: True,
 ) -> Family[BackwardWorkload, B]:
     """Returns a family with one configuration for each d_head, which adapts to a workload's mask
     and lengths.
@@ -74,5 +73,4 @@ def backward_family(
         space,
         d_heads=d_heads,
         minimum=minimum,
-        is_for=is_for,
     )

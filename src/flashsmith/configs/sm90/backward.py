@@ -19,7 +19,6 @@ from flashsmith.configs.variant import Variant
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
-from flashsmith.problem import Problem
 
 B_R = 64  # queries of a block, as in row statistics
 MAX_STAGES = 4
@@ -35,8 +34,9 @@ _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
 # See suited_to.
 _LONG_ROWS, _SHORT_ROWS = 128, 64
 _FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
-_MANY_TILES = 400  # three for each SM of an H200
-_SHORT, _SHORT_OF_SHORT_ROWS = 1024, 2048  # lengths
+_SHORT, _SHORT_OF_SHORT_ROWS = 1024, 2048  # lengths of keys
+_LONG, _LONG_OF_SHORT_ROWS = 4096, 8192
+_ENOUGH_TILES, _MANY_TILES = 150, 400  # about one and three for each SM of an H200
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
 _MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
@@ -137,32 +137,38 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         measured it.
 
         Ordered sums save clearing and converting dQ. Persistent blocks save the time between tiles,
-        but unordered at d_head 128 they are 2 to 3% slower if tiles are long and equal. Split
-        groups make more tiles where there are few. At d_head 64 windows are short: few blocks of
-        keys add to a block of dQ, and a third of the products is of queries that see no key.
+        but unordered at d_head 128 they are 2 to 3% slower if tiles are long and equal. The host
+        splits groups where tiles are few. At d_head 64 windows are short: few blocks of keys add to
+        a block of dQ, and a third of the products is of queries that see no key.
         """
-        variant, problem = workload.variant, workload.problem
-        tiles = -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
+        variant = workload.variant
         short_windows = variant.window and self.d_head == _SHORT_ROWS
-        in_order = self.dQ_in_order or short_windows or self._order_is_free(problem, tiles)
-        waits = self.dQ_in_order and variant.causal
+        in_order = self.dQ_in_order or short_windows or self._order_is_free(workload)
         return replace(
             self,
             persistent=in_order or self.d_head < _LONG_ROWS or variant.causal,
             dQ_in_order=in_order,
             skip_unseen=short_windows,
-            split_groups=problem.is_grouped
-            and not self.shares_keys
-            and (waits or tiles < _MANY_TILES),
+            split_groups=workload.problem.is_grouped and not self.shares_keys,
         )
 
-    def _order_is_free(self, problem: Problem, tiles: int) -> bool:
-        """Returns whether ordered sums cost less than clearing and converting dQ: blocks of keys
-        wait for those before them when they begin, and in grouped heads at every head again."""
-        if problem.seq_len_k <= _FEW_BLOCKS * self.B_c:
+    def _order_is_free(self, workload: Workload) -> bool:
+        """Returns whether ordered sums cost less than clearing and converting dQ.
+
+        Blocks of keys wait for those before them when they begin, which few tiles notice most. A
+        group makes tiles longer by its heads, so the same wait is a smaller share; but not under a
+        full mask, where tiles of any order visit the same queries together, too.
+        """
+        problem, short_rows = workload.problem, self.d_head == _SHORT_ROWS
+        n_keys = problem.seq_len_k
+        if n_keys <= _FEW_BLOCKS * self.B_c:
             return True
-        short = _SHORT_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _SHORT
-        return not problem.is_grouped and tiles >= _MANY_TILES and problem.seq_len_k <= short
+        short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows else _SHORT)
+        tiles = -(-n_keys // self.B_c) * problem.heads_kv * problem.batch
+        if not problem.is_grouped:
+            return short and tiles >= _MANY_TILES
+        long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
+        return workload.variant.causal and not long and (short or tiles >= _ENOUGH_TILES)
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for

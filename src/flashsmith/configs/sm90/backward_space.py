@@ -19,7 +19,6 @@ from flashsmith.configs.sm90.backward import (
     score_keys,
 )
 from flashsmith.configs.sm90.hardware import WGMMA_K
-from flashsmith.configs.workload import BackwardWorkload
 from flashsmith.dtype import DType
 
 
@@ -73,14 +72,6 @@ def heuristic(dtype: DType, d_head: int) -> Sm90BackwardKernelConfig:
         supported = ", ".join(map(str, _HEURISTIC))
         raise ValueError(f"q has d_head {d_head}; the sm90 backward supports {supported}")
     return make_sm90_backward_config(dtype, d_head, _HEURISTIC[d_head])
-
-
-def is_for(workload: BackwardWorkload) -> bool:
-    """Returns whether no other family is faster: in order, tiles of grouped heads wait for each
-    other at every head under a causal mask, where groups cannot be split."""
-    causal, is_grouped = workload.variant.causal, workload.problem.is_grouped
-    waits = workload.deterministic and causal and is_grouped
-    return not (waits and workload.d_head == WIDE_D_HEAD)
 
 
 def tuning_space(dtype: DType, d_head: int) -> list[Sm90BackwardKernelConfig]:

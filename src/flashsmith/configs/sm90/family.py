@@ -47,7 +47,6 @@ SM90_BACKWARD = backward_family(
     "one configuration for each d_head, with sums in order where queries see few keys",
     backward_space.tuning_space,
     d_heads=BACKWARD_D_HEADS,
-    is_for=backward_space.is_for,
 )
 SM90_DECODE = decode_family(
     Sm90DecodeKernelConfig,

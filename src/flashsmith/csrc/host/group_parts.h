@@ -36,18 +36,9 @@ struct GroupedProblem {
   double step_us;             // of one tile
   double sums_us;             // to write and read the sums of one part
   std::vector<double> steps;  // of the tiles of a query head, see steps_of_tiles
-  bool waits;                 // a tile waits at each head for those before it, see wait_of_tile
+  bool has_fewer_steps;       // a window, whose size is not known, hides some of them
   int num_sms;
 };
-
-// Returns the steps for which a tile waits after each head but the last, if blocks of keys add to
-// dQ in order: it sees fewer queries than the first of the tiles that run at the same time, and
-// adds after it at the next head.
-inline double wait_of_tile(const GroupedProblem &p, int tile, int heads_together) {
-  if (!p.waits) return 0;
-  const int running = std::max(p.num_sms / std::max(heads_together, 1), 1);
-  return p.steps[tile - tile % running] - p.steps[tile];
-}
 
 // Returns the steps until the last tile ends. Each tile starts on the SM that is free first, in the
 // order of the queue.
@@ -61,11 +52,10 @@ inline double end_of_last_tile(const GroupedProblem &p, int n_parts, int heads_t
   double last = 0;
   for (int first = 0; first < n_heads; first += heads_together) {
     for (int tile = 0; tile < n_tiles; tile++) {
-      const double wait = wait_of_tile(p, tile, heads_together);
       for (int head = first; head < std::min(first + heads_together, n_heads); head++) {
         const int heads = std::min(per_part, p.group - head % n_parts * per_part);
         std::pop_heap(free_at.begin(), free_at.end(), std::greater<>());
-        free_at.back() += heads * p.steps[tile] + (heads - 1) * wait;
+        free_at.back() += heads * p.steps[tile];
         last = std::max(last, free_at.back());
         std::push_heap(free_at.begin(), free_at.end(), std::greater<>());
       }
@@ -75,24 +65,19 @@ inline double end_of_last_tile(const GroupedProblem &p, int n_parts, int heads_t
 }
 
 // Returns the number of parts that takes the least time; each has a head at least. The fewest, if
-// several are equal. Tiles that are many for each SM share the work evenly, so that parts save
-// nothing but waits.
+// several are equal. The more tiles an SM has, the less parts save, and the longer a simulation
+// takes: of many tiles only whole groups and single heads come into question; and of fewer steps
+// than are known only whole groups, because sums would take a larger share of their time.
 template <typename HeadsTogether>
 int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
-  constexpr int kMaxTilesOfSm = 4;
+  constexpr int kManyTilesOfSm = 4, kMaxTilesOfSm = 8;
   constexpr double kLaunchUs = 3, kTileUs = 1;  // a tile is drawn and begins, even if it is empty
-  const int n_tiles = static_cast<int>(p.steps.size());
-  if (p.heads_of_k * n_tiles > kMaxTilesOfSm * p.num_sms) {
-    double waits = 0;
-    for (int tile = 0; tile < n_tiles; tile++) {
-      waits += wait_of_tile(p, tile, heads_together(p.heads_of_k));
-    }
-    const double saved_us = p.heads_of_k * (p.group - 1) * waits / p.num_sms * p.step_us;
-    return saved_us > kLaunchUs + p.group * p.sums_us ? p.group : 1;
-  }
+  const int n_tiles = static_cast<int>(p.steps.size()), of_all_heads = p.heads_of_k * n_tiles;
+  const bool all = of_all_heads <= kManyTilesOfSm * p.num_sms;
+  if (!all && (p.has_fewer_steps || of_all_heads > kMaxTilesOfSm * p.num_sms)) return 1;
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
-  for (int n = 1; n <= p.group; n++) {
+  for (int n = 1; n <= p.group; n += all || n == p.group ? 1 : p.group - 1) {
     if (n > 1 && heads_of_part(p.group, n) == heads_of_part(p.group, n - 1)) {
       continue;  // fewer parts have the same heads
     }

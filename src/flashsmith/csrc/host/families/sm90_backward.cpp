@@ -92,7 +92,7 @@ class Sm90Backward final : public BackwardKernel {
         .steps = steps_of_tiles(length(forward.q(), problem.seq_len_q, forward.cu_seqlens_q()),
                                 length(forward.k(), problem.seq_len_k, forward.cu_seqlens_k()),
                                 config_.B_r, config_.B_c, causal),
-        .waits = causal && config_.dQ_in_order,
+        .has_fewer_steps = variant.window,
         .num_sms = num_sms};
     return best_parts(grouped,
                       [&](int n_heads) { return heads_per_group(problem, n_heads, num_sms); });

@@ -35,8 +35,7 @@ class BackwardConsumer {
   dQAccumulator<Traits> dQ_;
   ScoreOperand<Traits> P_operand_, dS_operand_;
 
-  int row_;   // first query of the block
-  int head_;  // head of the queries
+  QueryVisit visit_;
   typename Traits::Dropout dropout_;
 
  public:
@@ -49,9 +48,8 @@ class BackwardConsumer {
         position_(position),
         K_(Traits::K_offset + warpgroup * kWgmmaM * Traits::row_bytes),
         V_(Traits::V_offset + warpgroup * kWgmmaM * Traits::row_bytes),
-        row_(tile.visited(0) * Traits::B_r),
-        head_(tile.first_head),
-        dropout_(args.problem, {head_, tile.batch}) {}
+        visit_(tile.first_visit()),
+        dropout_(args.problem, {visit_.head, tile.batch}) {}
 
   // Computes dK and dV, without their factors.
   FLASHSMITH_DEVICE void run() {
@@ -130,7 +128,7 @@ class BackwardConsumer {
     const int key = first_key_of_warpgroup();
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, key, key + kWgmmaM);
-    return row_ + Traits::B_r > range.begin && row_ < range.end;
+    return row() + Traits::B_r > range.begin && row() < range.end;
   }
 
   // Visits a block without a query that sees this warpgroup's keys: dS is zero, and only the
@@ -159,13 +157,14 @@ class BackwardConsumer {
     advance();
   }
 
+  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
+
   FLASHSMITH_DEVICE void advance() {
     position_.advance();
-    row_ -= Traits::B_r;
-    if (row_ >= tile_.begin * Traits::B_r) return;
-    row_ = tile_.visited(0) * Traits::B_r;
-    head_++;
-    dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
+    const int head = visit_.head;
+    visit_ = tile_.after(visit_);
+    if (visit_.head == head) return;
+    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
   }
 
   FLASHSMITH_DEVICE void last_dQ() {
@@ -241,7 +240,7 @@ class BackwardConsumer {
       }
     }
     mark_dropped<Traits, RowsAre::keys>(S_, args_.problem, dropout_, first_key_of_lane(),
-                                        row_ + first_column(warpgroup_lane()));
+                                        row() + first_column(warpgroup_lane()));
     ptx::pin_registers(S_);
   }
 
@@ -255,19 +254,19 @@ class BackwardConsumer {
   FLASHSMITH_DEVICE void change_and_mask() {
     const int first_key = first_key_of_warpgroup();
     const int key = first_key + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
-    const int query = row_ + first_column(warpgroup_lane());
+    const int query = row() + first_column(warpgroup_lane());
     if constexpr (Traits::Score::kChanges) change_scores(key, query);
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, first_key, first_key + kWgmmaM);
-    const bool unmasked = row_ >= range.unmasked_begin &&
-                          (!Traits::Mask::kBehind || row_ + Traits::B_r <= range.unmasked_end);
+    const bool unmasked = row() >= range.unmasked_begin &&
+                          (!Traits::Mask::kBehind || row() + Traits::B_r <= range.unmasked_end);
     if (!unmasked) mask_keys<Traits>(S_, args_.problem, tile_.sequence, key, query);
   }
 
   FLASHSMITH_DEVICE void change_scores(int key, int query) {
     float factor[Traits::B_r / 2];
     change_scores_and_factors<Traits, RowsAre::keys>(S_, factor, args_.problem, tile_.sequence,
-                                                     {head_, tile_.batch}, key, query);
+                                                     {visit_.head, tile_.batch}, key, query);
     factors_.keep(factor);
   }
 
@@ -311,21 +310,14 @@ class BackwardConsumer {
     release(Barriers::dS(dS_buffer(position_.step - 1)).empty);
   }
 
-  // Blocks are visited in descending order, so that the previous block is the next one of the
-  // sequence, or the last visited block of the previous head.
-  FLASHSMITH_DEVICE bool head_begins() const { return row_ == tile_.visited(0) * Traits::B_r; }
-  FLASHSMITH_DEVICE int block_before() const {
-    return head_begins() ? tile_.begin : row_ / Traits::B_r + 1;
-  }
   // Returns whether this warpgroup finishes dQ of the previous block, which no later keys add to.
   FLASHSMITH_DEVICE bool finishes_dQ() const {
-    return kFinishes && block_before() < tile_.first_shared(args_.problem);
+    return kFinishes && tile_.before(visit_).block < tile_.first_shared(args_.problem);
   }
 
   FLASHSMITH_DEVICE void finish_dQ() {
-    const int block = ptx::recomputed(block_before());
-    const int head = ptx::recomputed(head_ - (head_begins() ? 1 : 0));
-    dQ_output().finish(dQ_, head, block);
+    const QueryVisit before = tile_.before(visit_);
+    dQ_output().finish(dQ_, ptx::recomputed(before.head), ptx::recomputed(before.block));
   }
   FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {
     return {args_, tile_, warpgroup_, position_};

@@ -48,14 +48,12 @@ class KeyTileProducer {
 
   FLASHSMITH_DEVICE void run() {
     int until_keys = position_.n_blocks_before_keys;
+    QueryVisit visit = tile_.first_visit();
 #pragma unroll 1
-    for (int head = tile_.first_head; head < tile_.first_head + tile_.n_heads; head++) {
-#pragma unroll 1
-      for (int step = 0; step < tile_.n_blocks; step++) {
-        if (until_keys-- == 0) load_keys();
-        load_Q(head, tile_.visited(step));
-        load_dO(head, tile_.visited(step));
-      }
+    for (int step = 0; step < tile_.n_steps; step++, visit = tile_.after(visit)) {
+      if (until_keys-- == 0) load_keys();
+      load_Q(visit);
+      load_dO(visit);
     }
     if (until_keys >= 0) load_keys();
   }
@@ -85,27 +83,29 @@ class KeyTileProducer {
     return {tile_.sequence.queries(), tile_.sequence.seq_len_q(), head, batch_rows};
   }
 
-  FLASHSMITH_DEVICE void load_Q(int head, int block) {
+  FLASHSMITH_DEVICE void load_Q(const QueryVisit &visit) {
     const ptx::shared_address shared = ptx::shared_memory();
     const BufferBarriers barriers = Barriers::Q(position_.Q.buffer);
     ptx::mbarrier_wait_parity(barriers.empty, position_.Q.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::query_tile_bytes + kStatisticsBytes);
     load_tile<Traits, Traits::query_box_bytes>(
         shared + Traits::Q_offset + position_.Q.buffer * Traits::query_tile_bytes, args_.Q_map,
-        barriers.full, block * Traits::B_r, rows(head, args_.Q_batch_rows));
-    ptx::bulk_load(shared + Traits::statistics_offset + position_.Q.buffer * kStatisticsBytes,
-                   statistics_of(args_.gradient, tile_.first_block(args_.gradient) + block, head),
-                   kStatisticsBytes, barriers.full);
+        barriers.full, visit.block * Traits::B_r, rows(visit.head, args_.Q_batch_rows));
+    ptx::bulk_load(
+        shared + Traits::statistics_offset + position_.Q.buffer * kStatisticsBytes,
+        statistics_of(args_.gradient, tile_.first_block(args_.gradient) + visit.block, visit.head),
+        kStatisticsBytes, barriers.full);
     position_.Q.advance();
   }
 
-  FLASHSMITH_DEVICE void load_dO(int head, int block) {
+  FLASHSMITH_DEVICE void load_dO(const QueryVisit &visit) {
     const BufferBarriers barriers = Barriers::dO(position_.dO.buffer);
     ptx::mbarrier_wait_parity(barriers.empty, position_.dO.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::query_tile_bytes);
     load_tile<Traits, Traits::query_box_bytes>(
         ptx::shared_memory() + Traits::dO_offset + position_.dO.buffer * Traits::query_tile_bytes,
-        args_.dO_map, barriers.full, block * Traits::B_r, rows(head, args_.dO_batch_rows));
+        args_.dO_map, barriers.full, visit.block * Traits::B_r,
+        rows(visit.head, args_.dO_batch_rows));
     position_.dO.advance();
   }
 };
@@ -144,13 +144,12 @@ class dQAdder {
 #pragma unroll 1
     for (int step = Traits::shares_dQ ? 0 : warpgroup_; step < tile_.n_steps;
          step += Traits::dQ_period) {
-      const int head = step / tile_.n_blocks;
-      const int block = tile_.visited(step - head * tile_.n_blocks);
+      const QueryVisit visit = tile_.visit_of(step);
       if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
-        take_turn(block, tile_.first_head + head);
+        take_turn(visit);
       } else {
         wait_for_dQ();
-        ptx::bulk_add(sums(block, tile_.first_head + head), place(), Traits::dQ_bytes);
+        ptx::bulk_add(sums(visit), place(), Traits::dQ_bytes);
         commit_and_free();
       }
     }
@@ -160,52 +159,55 @@ class dQAdder {
   FLASHSMITH_DEVICE ptx::shared_address place() const {
     return ptx::shared_memory() + Traits::dQ_offset + warpgroup_ * Traits::dQ_bytes;
   }
-  FLASHSMITH_DEVICE int in_workspace(int block) const { return tile_.first_block(args_) + block; }
-  FLASHSMITH_DEVICE float *sums(int block, int head) const {
-    return sums_of<Traits::d_head>(args_, in_workspace(block), head) + part_ * Traits::dQ_floats;
+  FLASHSMITH_DEVICE int in_workspace(const QueryVisit &visit) const {
+    return tile_.first_block(args_) + visit.block;
+  }
+  FLASHSMITH_DEVICE float *sums(const QueryVisit &visit) const {
+    return sums_of<Traits::d_head>(args_, in_workspace(visit), visit.head) +
+           part_ * Traits::dQ_floats;
   }
 
-  FLASHSMITH_DEVICE uint32_t *summed(int block, int head) const {
-    return summed_of<Traits::dQ_parts>(args_, in_workspace(block), head) + part_;
+  FLASHSMITH_DEVICE uint32_t *summed(const QueryVisit &visit) const {
+    return summed_of<Traits::dQ_parts>(args_, in_workspace(visit), visit.head) + part_;
   }
   FLASHSMITH_DEVICE int n_before() const { return tile_.key / Traits::B_c; }  // blocks of keys
 
-  FLASHSMITH_DEVICE void take_turn(int block, int head) const {
-    const bool first = block >= first_alone_, last = block < first_shared_;
+  FLASHSMITH_DEVICE void take_turn(const QueryVisit &visit) const {
+    const bool first = visit.block >= first_alone_, last = visit.block < first_shared_;
     if (!last) {
-      add_in_turn(block, head, first);
+      add_in_turn(visit, first);
     } else if (!first) {
-      fetch(block, head);
+      fetch(visit);
     }
   }
 
   // Adds the part when it is these keys' turn; the first block of keys stores it. The sum has to be
   // in memory before the next turn: it is not enough that the copy has read its source.
-  FLASHSMITH_DEVICE void add_in_turn(int block, int head, bool first) const {
+  FLASHSMITH_DEVICE void add_in_turn(const QueryVisit &visit, bool first) const {
     wait_for_dQ();
     if (first) {
-      ptx::bulk_store(sums(block, head), place(), Traits::dQ_bytes);
+      ptx::bulk_store(sums(visit), place(), Traits::dQ_bytes);
     } else {
-      wait_for_turn(block, head);
-      ptx::bulk_add(sums(block, head), place(), Traits::dQ_bytes);
+      wait_for_turn(visit);
+      ptx::bulk_add(sums(visit), place(), Traits::dQ_bytes);
     }
     commit_and_free();
     ptx::tma_store_wait_group<0>();
-    ptx::release_global(summed(block, head), n_before() + 1);
+    ptx::release_global(summed(visit), n_before() + 1);
   }
 
   // Waits for the previous block of keys, which leaves its number.
-  FLASHSMITH_DEVICE void wait_for_turn(int block, int head) const {
-    ptx::wait_global(summed(block, head), n_before());
+  FLASHSMITH_DEVICE void wait_for_turn(const QueryVisit &visit) const {
+    ptx::wait_global(summed(visit), n_before());
     ptx::fence_proxy_async_global();
   }
 
-  FLASHSMITH_DEVICE void fetch(int block, int head) const {
+  FLASHSMITH_DEVICE void fetch(const QueryVisit &visit) const {
     const BufferBarriers barriers = Barriers::sums(warpgroup_);
-    wait_for_turn(block, head);
+    wait_for_turn(visit);
     ptx::mbarrier_wait_parity(barriers.empty, position_.sums.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::dQ_bytes);
-    ptx::bulk_load(place(), sums(block, head), Traits::dQ_bytes, barriers.full);
+    ptx::bulk_load(place(), sums(visit), Traits::dQ_bytes, barriers.full);
     position_.sums.advance();
   }
 

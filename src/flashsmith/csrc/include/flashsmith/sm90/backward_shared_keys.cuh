@@ -44,8 +44,7 @@ class SharedKeysConsumer {
   ScoreFactors<Traits, kElements> factors_;  // of S
   dQAccumulator<Traits> dQ_;
 
-  int row_;   // first query of the block
-  int head_;  // head of the queries
+  QueryVisit visit_;
   typename Traits::Dropout dropout_;
 
  public:
@@ -56,9 +55,8 @@ class SharedKeysConsumer {
         tile_(tile),
         warpgroup_(warpgroup),
         position_(position),
-        row_(tile.visited(0) * Traits::B_r),
-        head_(tile.first_head),
-        dropout_(args.problem, {head_, tile.batch}) {}
+        visit_(tile.first_visit()),
+        dropout_(args.problem, {visit_.head, tile.batch}) {}
 
   // Computes dK^T and dV^T, without their factors. P and dS are free when it returns.
   FLASHSMITH_DEVICE void run() {
@@ -119,23 +117,24 @@ class SharedKeysConsumer {
     if constexpr (kShare == dQShare::part) {
       dQ_output().store(dQ_);
     } else {
-      dQ_output().finish(dQ_, ptx::recomputed(head_), ptx::recomputed(row_ / Traits::B_r));
+      dQ_output().finish(dQ_, ptx::recomputed(visit_.head), ptx::recomputed(visit_.block));
     }
     advance();
   }
 
+  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
+
   FLASHSMITH_DEVICE void advance() {
     position_.advance();
-    row_ -= Traits::B_r;
-    if (row_ >= tile_.begin * Traits::B_r) return;
-    row_ = tile_.visited(0) * Traits::B_r;
-    head_++;
-    dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
+    const int head = visit_.head;
+    visit_ = tile_.after(visit_);
+    if (visit_.head == head) return;
+    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
   }
 
   // Returns whether this block of keys is the last one that adds to dQ of the block.
   FLASHSMITH_DEVICE bool finishes_dQ() const {
-    return kFinishes && row_ / Traits::B_r < tile_.first_shared(args_.problem);
+    return kFinishes && visit_.block < tile_.first_shared(args_.problem);
   }
   FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {
     return {args_, tile_, warpgroup_, position_};
@@ -167,7 +166,7 @@ class SharedKeysConsumer {
     return ptx::recomputed(tile_.key) + warpgroup_ * Traits::score_keys;
   }
   FLASHSMITH_DEVICE int row_of_lane() const {
-    return row_ + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
+    return row() + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
   }
 
   // Loads the statistics of the lane's two rows, from `first` on.
@@ -205,8 +204,8 @@ class SharedKeysConsumer {
     if constexpr (Traits::Score::kChanges) change_scores(key + first_column(warpgroup_lane()));
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, key, key + Traits::score_keys);
-    const bool unmasked = row_ >= range.unmasked_begin &&
-                          (!Traits::Mask::kBehind || row_ + Traits::B_r <= range.unmasked_end);
+    const bool unmasked = row() >= range.unmasked_begin &&
+                          (!Traits::Mask::kBehind || row() + Traits::B_r <= range.unmasked_end);
     if (!unmasked) {
       mask<ScoreBlocks>(S_, args_.problem, tile_.sequence, row_of_lane(), key / Traits::score_keys);
     }
@@ -214,8 +213,9 @@ class SharedKeysConsumer {
 
   FLASHSMITH_DEVICE void change_scores(int column) {
     float factor[kElements];
-    change_scores_and_factors<Traits, RowsAre::queries>(
-        S_, factor, args_.problem, tile_.sequence, {head_, tile_.batch}, row_of_lane(), column);
+    change_scores_and_factors<Traits, RowsAre::queries>(S_, factor, args_.problem, tile_.sequence,
+                                                        {visit_.head, tile_.batch}, row_of_lane(),
+                                                        column);
     factors_.keep(factor);
   }
 

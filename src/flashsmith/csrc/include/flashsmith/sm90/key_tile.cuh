@@ -53,15 +53,21 @@ struct KeyBlock {
   }
 };
 
+// A block of queries of a head, while a tile of keys visits it.
+struct QueryVisit {
+  int block, head;
+};
+
 // The keys of a head from `key` on, and the blocks of queries, of each head that shares the keys
 // and belongs to the part, that see any key of the cluster.
 template <typename Traits>
 struct KeyTile {
   int key, head_kv, batch, part;
   typename Traits::Sequence sequence;
-  int first_head, n_heads;               // of queries
-  int begin = 0, end = 0, n_blocks = 0;  // blocks of queries of a head
-  int n_steps = 0;                       // of all heads
+  int first_head, n_heads;  // of queries
+  int begin = 0, end = 0;   // blocks of queries of a head
+  int n_steps = 0;          // of all heads
+  static constexpr bool kInOrder = Traits::dQ_accumulation == DQAccumulation::ordered;
 
   FLASHSMITH_DEVICE KeyTile(const Sm90BackwardKernelArgs &args, const KeyBlock &keys)
       : key(keys.block * Traits::B_c),
@@ -79,8 +85,7 @@ struct KeyTile {
         queries_of_keys<Traits>(problem, sequence, first, first + Traits::cluster_keys);
     begin = range.begin / Traits::B_r;
     end = (range.end + Traits::B_r - 1) / Traits::B_r;
-    n_blocks = end > begin ? end - begin : 0;
-    n_steps = n_blocks * n_heads;
+    n_steps = end > begin ? (end - begin) * n_heads : 0;
   }
 
   FLASHSMITH_DEVICE int first_key_of_cluster() const {
@@ -94,10 +99,30 @@ struct KeyTile {
     n_heads = left < heads_per_part ? left : heads_per_part;
   }
 
-  // Returns the block of queries of a step. Blocks are visited from the last to the first: if
-  // blocks of keys add to dQ in order, each follows the blocks of keys before it, which began
-  // earlier.
-  FLASHSMITH_DEVICE int visited(int step) const { return end - 1 - step; }
+  // The following functions return the visits of the tile. Blocks of queries are visited from the
+  // last to the first. If blocks of keys add to dQ in order, each is visited for all heads before
+  // the next: tiles that start together then visit the same queries at the same time, whatever the
+  // number of their blocks, and none waits long for those before it. If they add in any order, a
+  // head is visited to its end before the next, so that L2 has to keep the data of fewer heads.
+  FLASHSMITH_DEVICE QueryVisit first_visit() const { return {end - 1, first_head}; }
+  FLASHSMITH_DEVICE QueryVisit visit_of(int step) const {
+    const int of_round = kInOrder ? n_heads : end - begin;
+    const int round = step / of_round, rest = step - round * of_round;
+    const int block = kInOrder ? round : rest, head = kInOrder ? rest : round;
+    return {end - 1 - block, first_head + head};
+  }
+  FLASHSMITH_DEVICE QueryVisit after(const QueryVisit &visit) const {
+    if constexpr (kInOrder) {
+      if (visit.head + 1 < first_head + n_heads) return {visit.block, visit.head + 1};
+      return {visit.block - 1, first_head};
+    }
+    if (visit.block > begin) return {visit.block - 1, visit.head};
+    return {end - 1, visit.head + 1};
+  }
+  FLASHSMITH_DEVICE QueryVisit before(const QueryVisit &visit) const {  // in order
+    if (visit.head > first_head) return {visit.block, visit.head - 1};
+    return {visit.block + 1, first_head + n_heads - 1};
+  }
 
   // Returns the first block of queries from which on no keys before these are seen.
   FLASHSMITH_DEVICE int first_alone(const ProblemArgs &problem) const {

@@ -90,7 +90,6 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
   RingPosition<Traits::n_stages> stage;
   RingPosition<1> Q_buffer;
   for (tiles.announce(); tiles.tile_index() < n_tiles<Traits>(args.problem); tiles.announce()) {
-    const int next = tiles.draw();
     const WorkTile tile = tile_at<Traits>(args.problem, tiles.tile_index());
     const int head = tile.head / queries_per_key_head;
     const typename Traits::Sequence sequence(args.problem, tile.batch);
@@ -98,7 +97,9 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
     const Rows K{sequence.keys(), sequence.seq_len_k(), head, args.K_batch_rows};
     const Rows V{sequence.keys(), sequence.seq_len_k(), head, args.V_batch_rows};
     if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
+    int next = begin < end ? 0 : tiles.draw();
     for (int block = end - 1; block >= begin; block--, stage.advance()) {
+      if (block == begin) next = tiles.draw();
       const int row = block * Traits::B_c;
       load_block<Traits, Traits::K_tile>(shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
                                          Barriers<Traits>::K(stage.buffer), stage.parity,

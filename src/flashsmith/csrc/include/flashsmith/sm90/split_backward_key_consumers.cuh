@@ -22,7 +22,7 @@ class dVConsumer : public KeyConsumer<Traits> {
 
   KeyOperand<Traits, 0> K_{Memory::K};
   const QueryRange queries_;
-  int row_, head_;  // first query of the block, and head of the queries
+  QueryVisit visit_;
   typename Traits::Dropout dropout_;
 
  public:
@@ -30,9 +30,8 @@ class dVConsumer : public KeyConsumer<Traits> {
       : Base(args, tile),
         queries_(
             queries_of_keys<Traits>(args.problem, tile.sequence, tile.key, tile.key + Traits::B_c)),
-        row_(tile.begin * Traits::B_r),
-        head_(tile.first_head),
-        dropout_(args.problem, {head_, tile.batch}) {}
+        visit_(tile.first_visit()),
+        dropout_(args.problem, {visit_.head, tile.batch}) {}
 
   FLASHSMITH_DEVICE void run() {
     if (tile_.n_steps == 0) return;
@@ -80,27 +79,28 @@ class dVConsumer : public KeyConsumer<Traits> {
     advance();
   }
 
+  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
+
   FLASHSMITH_DEVICE void advance() {
     Q_stage_.advance();
-    row_ += Traits::B_r;
-    if (row_ < tile_.end * Traits::B_r) return;
-    row_ = tile_.begin * Traits::B_r;
-    head_++;
-    dropout_ = typename Traits::Dropout(args_.problem, {head_, tile_.batch});
+    const int head = visit_.head;
+    visit_ = tile_.after(visit_);
+    if (visit_.head == head) return;
+    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
   }
 
   FLASHSMITH_DEVICE void become_weights() {
     const int warp = Base::thread() / kWarpSize;
     const int key = tile_.key + warp * kWarpRows + first_row(lane());
-    const int query = row_ + first_column(lane());
+    const int query = row() + first_column(lane());
     if constexpr (Traits::Score::kChanges) {
       float factor[Traits::B_r / 2];
       change_scores_and_factors<Traits, RowsAre::keys>(
-          scores_, factor, args_.problem, tile_.sequence, {head_, tile_.batch}, key, query);
+          scores_, factor, args_.problem, tile_.sequence, {visit_.head, tile_.batch}, key, query);
     }
     become_exponents();
-    if (row_ < queries_.unmasked_begin ||
-        (Traits::Mask::kBehind && row_ + Traits::B_r > queries_.unmasked_end)) {
+    if (row() < queries_.unmasked_begin ||
+        (Traits::Mask::kBehind && row() + Traits::B_r > queries_.unmasked_end)) {
       mask_keys<Traits>(scores_, args_.problem, tile_.sequence, key, query);
     }
 #pragma unroll

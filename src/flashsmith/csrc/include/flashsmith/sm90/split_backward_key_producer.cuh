@@ -25,13 +25,11 @@ class dKdVProducer {
 
   FLASHSMITH_DEVICE void run() {
     load_keys();
+    QueryVisit visit = tile_.first_visit();
 #pragma unroll 1
-    for (int head = tile_.first_head; head < tile_.first_head + tile_.n_heads; head++) {
-#pragma unroll 1
-      for (int block = tile_.begin; block < tile_.end; block++) {
-        load_Q(head, block);
-        load_dO(head, block);
-      }
+    for (int step = 0; step < tile_.n_steps; step++, visit = tile_.after(visit)) {
+      load_Q(visit);
+      load_dO(visit);
     }
     wait_for_cluster();
   }
@@ -53,26 +51,27 @@ class dKdVProducer {
   }
 
   // Loads a block of Q. Each thread block loads the statistics for itself.
-  FLASHSMITH_DEVICE void load_Q(int head, int block) {
+  FLASHSMITH_DEVICE void load_Q(const QueryVisit &visit) {
     const ptx::shared_address shared = ptx::shared_memory();
     const BufferBarriers barriers = Barriers::Q(Q_stage_.buffer);
     ptx::mbarrier_wait_parity(barriers.empty, Q_stage_.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::tile_bytes + kStatisticsBytes);
     load_share<0>(shared + Memory::Q + Q_stage_.buffer * Traits::tile_bytes, args_.Q_map,
-                  barriers.full, block * Traits::B_r, rows(head, args_.Q_batch_rows));
-    ptx::bulk_load(shared + Memory::statistics + Q_stage_.buffer * kStatisticsBytes,
-                   statistics_of(args_.gradient, tile_.first_block(args_.gradient) + block, head),
-                   kStatisticsBytes, barriers.full);
+                  barriers.full, visit.block * Traits::B_r, rows(visit.head, args_.Q_batch_rows));
+    ptx::bulk_load(
+        shared + Memory::statistics + Q_stage_.buffer * kStatisticsBytes,
+        statistics_of(args_.gradient, tile_.first_block(args_.gradient) + visit.block, visit.head),
+        kStatisticsBytes, barriers.full);
     Q_stage_.advance();
   }
 
-  FLASHSMITH_DEVICE void load_dO(int head, int block) {
+  FLASHSMITH_DEVICE void load_dO(const QueryVisit &visit) {
     const BufferBarriers barriers = Barriers::dO(dO_stage_.buffer);
     ptx::mbarrier_wait_parity(barriers.empty, dO_stage_.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, Traits::tile_bytes);
     load_share<1>(ptx::shared_memory() + Memory::dO + dO_stage_.buffer * Traits::tile_bytes,
-                  args_.dO_map, barriers.full, block * Traits::B_r,
-                  rows(head, args_.dO_batch_rows));
+                  args_.dO_map, barriers.full, visit.block * Traits::B_r,
+                  rows(visit.head, args_.dO_batch_rows));
     dO_stage_.advance();
   }
 

@@ -32,8 +32,9 @@ class TileProducer {
     entry_.advance();
   }
 
-  // Returns the next index. The caller draws early, because a draw takes as long as a load from
-  // global memory.
+  // Returns the next index. The caller draws before it loads a tile's last block, because a draw
+  // takes as long as a load from global memory. A block that drew when it begins a tile would keep
+  // the next one from blocks that are free sooner.
   FLASHSMITH_DEVICE int draw() const {
     const int n_blocks = ptx::grid_size_x();
     if constexpr (Traits::Sequence::kVarlen) {
