@@ -15,6 +15,7 @@ from flashsmith.configs import (
 )
 from flashsmith.jit import Target
 from flashsmith.lab.commands import tune as lab_tune
+from flashsmith.lab.tuning.search import REPEATS
 from flashsmith.lab.tuning.session import journal_path
 from flashsmith.selection.tables import Table, user_table_path
 from support.tuning import (
@@ -83,6 +84,51 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
     assert Table.read(out).stamp == STAMP
 
 
+def outdated(path: Path) -> Table:
+    """Makes a table one of other kernel sources, and returns it."""
+    stale = STAMP["kernels_sm80"]
+    path.write_text(path.read_text().replace(stale, "0" * len(stale)))
+    return Table.read(path)
+
+
+def test_what_a_table_has_is_measured_again_in_one_round(
+    gpu: type[FakeLab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "t.csv"
+    invoke(*SHAPE[:6], "--seq-len", "1024,4096", "--out", out)
+    old = outdated(out)
+    invoke(*SHAPE, "--out", out, code=1)
+    fake = gpu()
+    monkeypatch.setattr(lab_tune, "KernelLab", lambda *_: fake)
+    invoke("--again", "--out", out)
+    new = Table.read(out)
+    assert new.stamp == STAMP and set(new.entries) == set(old.entries)
+    for key, entry in new.entries.items():
+        before = {row.config for row in old.entries[key].ranked} | {*old.portfolio(entry)}
+        assert {row.config for row in entry.ranked} == before | {HEURISTIC}
+    per_shape = [what for _, what, _ in fake.asked if what != "soak"]
+    assert per_shape == ["check", "time", "time back to back"] * len(new.entries)
+    assert {*fake.launches.values()} <= {REPEATS, len(new.entries) * REPEATS}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_shipped_table_is_measured_again_if_the_user_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped" / "a100.csv"
+    monkeypatch.setattr(lab_tune, "shipped_table_path", lambda *_: shipped)
+    message = invoke("--again", code=1).stderr
+    assert "there is no table to measure again: neither" in message and str(shipped) in message
+    invoke(*SHAPE, "--out", shipped)
+    old = outdated(shipped)
+    invoke("--again", "--repeats", 3)
+    assert Table.read(shipped) == old
+    assert Table.read(user_table_path(A100)).entries.keys() == old.entries.keys()
+    shipped.write_text(shipped.read_text().replace(A100, "NVIDIA L4"))
+    message = invoke("--again", "--out", shipped, code=1).stderr
+    assert "is a table of forward kernels of NVIDIA L4" in " ".join(message.split())
+
+
 def test_command_says_how_to_go_on_after_an_interruption(
     gpu: type[FakeLab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +174,8 @@ def test_emulator_counts_rank_by_conflicts_and_write_nothing(tmp_path: Path) -> 
         (("--explain", "--out", "t.json"), "--explain measures nothing; leave out --out"),
         (("--gpu", A100), "without --explain this GPU is the one; leave out --gpu"),
         (("--emulator-counts", "--force"), "keeps and times nothing; leave out --force"),
+        (("--again", "--d-head", "64", "--force"), "table has; leave out --d-head, --force"),
+        (("--again", "--explain"), "--again measures what the table has; leave out --explain"),
         (("--explain", "--grid", "tiny"), "--grid is 'tiny'; supported: full, small, chunk"),
         (("--explain", "--grid", "small", "--batch", "1"), "--grid sets all sizes"),
         (("--emulator-counts", "--grid", "small"), "keeps and times nothing; leave out --grid"),
@@ -148,6 +196,9 @@ def test_command_tunes_on_this_gpu(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     kernels = [word for cfg in PROGRESSION for word in ("-k", cfg)]
     invoke(*SHAPE, *kernels, "--out", out, "--repeats", 5)
+    before = Table.read(out)
+    invoke("--again", "--out", out, "--repeats", 5)
+    assert Table.read(out).entries.keys() == before.entries.keys()
     table = Table.read(out)
     (entry,) = table.entries.values()
     assert (entry.tried, entry.excluded) == (3, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,14 @@ _OutOption = Annotated[
 _ForceOption = Annotated[
     bool, typer.Option("--force", help="Discard what the table, or an interrupted run, has.")
 ]
+_AgainOption = Annotated[
+    bool,
+    typer.Option(
+        "--again",
+        help="Measure all shapes and kernels of the table anew, or of the shipped one, and no "
+        "others: after an update of flashsmith or of the driver.",
+    ),
+]
 _ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Measure nothing: show what is chosen now, and why.")
 ]
@@ -82,6 +91,7 @@ _EmulatorCountsOption = Annotated[
 
 
 def tune(
+    context: typer.Context,
     d_heads: DHeadsOption = "128,64",
     dtypes: DtypesOption = "fp16,bf16",
     masks: MasksOption = "full,causal",
@@ -95,6 +105,7 @@ def tune(
     repeats: _RepeatsOption = None,
     out: _OutOption = None,
     force: _ForceOption = False,
+    again: _AgainOption = False,
     explain: _ExplainOption = False,
     gpu: _GpuOption = None,
     emulator_counts: _EmulatorCountsOption = False,
@@ -115,7 +126,7 @@ def tune(
     of cache and number of rows, and for few and many work tiles.
 
     The same command continues an interrupted run. A table of another GPU or driver, or of other
-    kernel sources, is refused.
+    kernel sources, is refused; `--again` measures its kernels anew, in a fraction of the time.
     """
     request = make_request(
         kernels=kernels,
@@ -147,6 +158,8 @@ def tune(
         _refuse("without --explain this GPU is the one", {"--gpu": gpu})
     if emulator_counts:
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
+    if again:
+        _refuse("--again measures what the table has", _given(context, ("repeats", "out")))
     chosen = operations[operation]
     if explain:
         from flashsmith.cli.explanations import print_explained  # slow, though without torch
@@ -157,11 +170,26 @@ def tune(
     from flashsmith.cli import tune_table  # they load torch
     from flashsmith.lab.commands import tune as lab
 
-    if emulator_counts:
+    if again:
+        tuned = lab.measure_again(chosen, out, ON_STDERR, repeats=repeats)
+        tune_table.print_tuned(tuned, as_json)
+    elif emulator_counts:
         tune_table.print_counts(lab.count(request, ON_STDERR), as_json)
     else:
         tuned = lab.measure(chosen, request, out, ON_STDERR, repeats=repeats, fresh=force)
         tune_table.print_tuned(tuned, as_json)
+
+
+def _given(context: typer.Context, allowed: Collection[str]) -> dict[str, object]:
+    """Returns the options on the command line about what is tuned, and how, but those allowed."""
+    allowed = {*allowed, "again", "operation", "as_json"}
+    return {
+        max(each.opts, key=len): True
+        for each in context.command.params
+        if each.name not in allowed
+        and (source := context.get_parameter_source(each.name or ""))
+        and source.name == "COMMANDLINE"
+    }
 
 
 def _refuse(why: str, options: dict[str, object]) -> None:

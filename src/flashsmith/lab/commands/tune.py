@@ -17,7 +17,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.operation import Operation, capability_of
 from flashsmith.configs.registry import FORWARD
-from flashsmith.errors import DeviceError, GpuLostError
+from flashsmith.errors import DeviceError, GpuLostError, TuningError
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.operations.forward_kernels import FORWARD_KERNELS
 from flashsmith.lab.bench.resources import kernels_of
@@ -33,12 +33,12 @@ from flashsmith.lab.tuning.benches import benches_of
 from flashsmith.lab.tuning.lab import KernelLab
 from flashsmith.lab.tuning.portfolio import Portfolio, portfolios_of
 from flashsmith.lab.tuning.ranking import counting_arch, memory_work
-from flashsmith.lab.tuning.search import REPEATS, make_plan
-from flashsmith.lab.tuning.session import journal_path, tuning_session
+from flashsmith.lab.tuning.search import REPEATS, Plan, make_plan, plan_again
+from flashsmith.lab.tuning.session import TuningSession, journal_path, tuning_session
 from flashsmith.runtime import load_kernels
 from flashsmith.runtime.device import target_of
 from flashsmith.selection.table_text import title_of
-from flashsmith.selection.tables import Table, user_table_path
+from flashsmith.selection.tables import Table, shipped_table_path, user_table_path
 
 _FOR_COUNTS = Grid((256,), tokens=256, hidden=128)
 
@@ -105,15 +105,51 @@ def measure(
     if fresh:
         refuse_to_discard_others(out, title_of(operation))
     with tuning_session(operation, out, stamp, fresh) as session:
-        if len(session.journal):
-            reporter.note(f"going on with {session.journal.path}")
-        lab = KernelLab(benches_of(operation), "cuda")
-        with interruptible(out, reporter):
-            with reporter.progress() as progress:
-                lab.build(plan, progress)
-            with reporter.progress() as progress:
-                found = session.run(plan, lab, progress, repeats or REPEATS)
-    return Tuned(out, found, portfolios_of(Table.read(out)))
+        return _run(session, plan, reporter, repeats)
+
+
+def measure_again(
+    operation: Operation[Any, Any],
+    out: Path | None,
+    reporter: Reporter,
+    *,
+    repeats: int | None = None,
+) -> Tuned:
+    """Measures the kernels of the table at ``out``, or of the shipped one if there is no such file,
+    on this GPU, and writes a table of them at ``out``. The old one may be of other kernel sources.
+
+    Args: See ``measure``.
+
+    Raises:
+        TuningError: There is no table, or it is of another operation or GPU.
+    """
+    arch, stamp = gpu_to_tune("; a table is measured again where it was made")
+    out = out or user_table_path(stamp["gpu"], operation)
+    path = out if out.exists() else shipped_table_path(stamp["gpu"], operation)
+    if not path.exists():
+        raise TuningError(f"there is no table to measure again: neither {out} nor {path}")
+    table = Table.read(path)
+    if table.operation is not operation or table.stamp.get("gpu") != stamp["gpu"]:
+        raise TuningError(
+            f"{path} is a table of {table.operation.name} kernels of {table.stamp.get('gpu')}; "
+            f"measured again are {operation.name} kernels of {stamp['gpu']}"
+        )
+    with tuning_session(operation, out, stamp, again=True) as session:
+        return _run(session, plan_again(table, arch), reporter, repeats)
+
+
+def _run(
+    session: TuningSession[Any, Any], plan: Plan[Any, Any], reporter: Reporter, repeats: int | None
+) -> Tuned:
+    if len(session.journal):
+        reporter.note(f"going on with {session.journal.path}")
+    lab = KernelLab(benches_of(session.operation), "cuda")
+    with interruptible(session.out, reporter):
+        with reporter.progress() as progress:
+            lab.build(plan, progress)
+        with reporter.progress() as progress:
+            found = session.run(plan, lab, progress, repeats or REPEATS)
+    return Tuned(session.out, found, portfolios_of(Table.read(session.out)))
 
 
 def gpu_to_tune(otherwise: str) -> tuple[str, dict[str, str]]:

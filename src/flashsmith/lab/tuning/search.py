@@ -1,6 +1,7 @@
 """Successive halving over configurations: slow ones cost a few launches, finalists many.
 
-In each round, configurations are timed in turn. Finalists are soaked, and if the grid fills the
+In each round, configurations are timed in turn. Candidates that a table already has, of which none
+is hopeless, are timed in one round instead. Finalists are soaked, and if the grid fills the
 GPU, also timed back to back: under the power limit the fastest kernel may be another one than in a
 short run, and an entry serves both. Kernels that won other entries stay to the end, so that a
 portfolio can be chosen.
@@ -23,6 +24,7 @@ from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning.journal import Journal
 from flashsmith.selection.entries import Entry, Measured
+from flashsmith.selection.tables import Table
 
 Plan = Mapping[W, Sequence[C]]  # the last configuration of each workload is the heuristic's choice
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, the next step in words
@@ -30,7 +32,8 @@ Progress = Callable[[int, int, str], None]  # steps done, steps in all, the next
 W_contra = TypeVar("W_contra", bound=AnyWorkload, contravariant=True)
 
 REPEATS = 30  # timed runs in the last round
-_ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
+ROUNDS = (0.1, 0.3, 1.0)  # as shares of the last round's repeats
+ONE_ROUND = (1.0,)
 _KEEP = 1 / 3  # of the configurations, from round to round
 _CHAMPIONS = 3  # winners of most entries of a d_head and variant, which stay in the other entries
 
@@ -92,6 +95,21 @@ def make_plan(
     return plan
 
 
+def plan_again(table: Table[W, C], arch: str) -> dict[W, list[C]]:
+    """Returns the configurations to try at each workload of a table: those that the table measured
+    there, those that it may choose for the workload's kind, and last the heuristic's choice.
+
+    Raises ValueError like ``make_plan``.
+    """
+    plan: dict[W, list[C]] = {}
+    for entry in table.entries.values():
+        configs = dict.fromkeys(row.config for row in entry.ranked)
+        configs |= dict.fromkeys(table.portfolio(entry))
+        gpu = table.stamp.get("gpu")
+        plan |= make_plan(table.operation, [entry.workload], arch, gpu, list(configs))
+    return plan
+
+
 def search(
     plan: Plan[W, C],
     lab: Lab[W, C],
@@ -99,19 +117,22 @@ def search(
     progress: Progress,
     repeats: int,
     num_sms: int,
+    rounds: Sequence[float] = ROUNDS,
 ) -> list[Entry[W, C]]:
     """Returns the best configurations of each workload, from the journal's and new measurements.
+
+    rounds: For each round, its repeats as a share of ``repeats``.
 
     Raises:
         TuningError: No candidate of a workload gives a right result.
         GpuLostError: A kernel broke the GPU context. The journal remembers which, so that a new
             process resumes without it.
     """
-    steps_each = 3 + len(_ROUNDS)
+    steps_each = 3 + len(rounds)
     entries: list[Entry[W, C]] = []
     for i, (workload, configs) in enumerate(plan.items()):
         champions = _champions(workload, configs, entries, num_sms)
-        task = _Task(workload, configs, workload.fills(num_sms), champions)
+        task = _Task(workload, configs, workload.fills(num_sms), champions, rounds)
 
         def say(step: int, what: str, i: int = i, workload: W = workload) -> None:
             progress(i * steps_each + step, len(plan) * steps_each, f"{workload}: {what}")
@@ -129,6 +150,7 @@ class _Task(Generic[W, C]):
     configs: Sequence[C]  # the last is the heuristic's choice
     fills_the_gpu: bool
     champions: Collection[C]
+    rounds: Sequence[float]
 
 
 def _champions(
@@ -159,20 +181,20 @@ def _search_one(
     if not left:
         raise _nothing_left(workload, excluded)
     times: dict[C, Timing] = {}
-    for step, share in enumerate(_ROUNDS, 1):
+    for step, share in enumerate(task.rounds, 1):
         if times:
             left = survivors(times, {configs[-1], *task.champions})
         launches = max(1, round(share * repeats))
         say(step, f"timing {len(left)} kernels, {launches} times")
         times = _time(workload, left, launches, lab, journal)
-    say(1 + len(_ROUNDS), f"soaking {len(times)} kernels")
+    say(1 + len(task.rounds), f"soaking {len(times)} kernels")
     unsound = _soak(workload, _rank(times), lab, journal)
     sound = [cfg for cfg in _rank(times) if cfg not in unsound]
     if not sound:
         raise _nothing_left(workload, unsound)
     steady: Mapping[C, Timing] = {}
     if task.fills_the_gpu:  # a smaller grid draws too little power to reach the limit
-        say(2 + len(_ROUNDS), f"timing {len(sound)} kernels back to back")
+        say(2 + len(task.rounds), f"timing {len(sound)} kernels back to back")
         steady = _time(workload, sound, None, lab, journal)
     measured = [_measured(workload, cfg, times[cfg], steady.get(cfg)) for cfg in sound]
     return _entry(workload, configs, {**excluded, **unsound}, measured)

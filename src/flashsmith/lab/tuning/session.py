@@ -16,7 +16,15 @@ from flashsmith.gpus import count_sms
 from flashsmith.jit.locks import FileLock
 from flashsmith.lab.tuning.journal import Journal, refuse_mismatch
 from flashsmith.lab.tuning.portfolio import with_portfolios
-from flashsmith.lab.tuning.search import REPEATS, Lab, Plan, Progress, search
+from flashsmith.lab.tuning.search import (
+    ONE_ROUND,
+    REPEATS,
+    ROUNDS,
+    Lab,
+    Plan,
+    Progress,
+    search,
+)
 from flashsmith.selection.choose import forget_tables
 from flashsmith.selection.entries import Entry
 from flashsmith.selection.tables import Table
@@ -29,7 +37,12 @@ def journal_path(out: Path) -> Path:
 
 @contextmanager
 def tuning_session(
-    operation: Operation[W, C], out: Path, stamp: Mapping[str, str], fresh: bool = False
+    operation: Operation[W, C],
+    out: Path,
+    stamp: Mapping[str, str],
+    fresh: bool = False,
+    *,
+    again: bool = False,
 ) -> Iterator[TuningSession[W, C]]:
     """Locks the table of an operation at ``out`` for a run of the tuner.
 
@@ -37,6 +50,7 @@ def tuning_session(
         out: The table's file, which may not exist yet. Its entries for other shapes are kept.
         stamp: The stamp of this machine, from ``environment_stamp``.
         fresh: Discard an existing table and journal.
+        again: All that a table had is measured anew, in one round: discard the table alone.
 
     Raises:
         TuningError: Another process tunes for this file; or the file is damaged, or of another
@@ -47,7 +61,7 @@ def tuning_session(
     if not lock.acquire(wait=False):
         raise TuningError(f"another process is tuning for {out}; choose another --out")
     try:
-        yield TuningSession(operation, out, stamp, fresh)
+        yield TuningSession(operation, out, stamp, fresh, again)
     finally:
         lock.release()
 
@@ -56,13 +70,19 @@ class TuningSession(Generic[W, C]):
     """A table in the making; see ``tuning_session``."""
 
     def __init__(
-        self, operation: Operation[W, C], out: Path, stamp: Mapping[str, str], fresh: bool
+        self,
+        operation: Operation[W, C],
+        out: Path,
+        stamp: Mapping[str, str],
+        fresh: bool,
+        again: bool,
     ) -> None:
-        self._operation, self.out, self._stamp = operation, out, stamp
+        self.operation, self.out, self._stamp = operation, out, stamp
+        self._rounds = ONE_ROUND if again else ROUNDS
         self._before: Mapping[TuningKey, Entry[W, C]] = {}
         if fresh:
             journal_path(out).unlink(missing_ok=True)
-        elif out.exists():
+        elif out.exists() and not again:
             table = Table.read(out)
             if table.operation is not operation:
                 raise TuningError(
@@ -82,9 +102,9 @@ class TuningSession(Generic[W, C]):
         Raises: as ``search``. The journal keeps all measurements made before.
         """
         num_sms = count_sms(self._stamp["gpu"])
-        entries = search(plan, lab, self.journal, progress, repeats, num_sms)
-        found = Table.of(self._operation, self._stamp, entries).entries
-        whole = with_portfolios(Table(self._operation, self._stamp, {**self._before, **found}))
+        entries = search(plan, lab, self.journal, progress, repeats, num_sms, self._rounds)
+        found = Table.of(self.operation, self._stamp, entries).entries
+        whole = with_portfolios(Table(self.operation, self._stamp, {**self._before, **found}))
         whole.write(self.out)
         self.journal.remove()
         forget_tables()
