@@ -240,6 +240,7 @@ FULL_CASES = {
     (192, 16, 16, 2, 700): False,
     (64, 16, 16, 32, 512): True,
     (64, 12, 12, 2, 900): False,
+    (64, 16, 16, 6, 1993): False,
 }
 MEASURED = [
     *((CAUSAL, *case) for case in CAUSAL_CASES.items()),

@@ -159,16 +159,16 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         group makes tiles longer by its heads, so the same wait is a smaller share; but not under a
         full mask, where tiles of any order visit the same queries together, too.
         """
-        problem, short_rows = workload.problem, self.d_head == _SHORT_ROWS
-        n_keys = problem.seq_len_k
+        problem, causal = workload.problem, workload.variant.causal
+        n_keys, short_rows = problem.seq_len_k, self.d_head == _SHORT_ROWS
         if n_keys <= _FEW_BLOCKS * self.B_c:
             return True
-        short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows else _SHORT)
+        short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows and causal else _SHORT)
         tiles = -(-n_keys // self.B_c) * problem.heads_kv * problem.batch
         if not problem.is_grouped:
             return short and tiles >= _MANY_TILES
         long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
-        return workload.variant.causal and not long and (short or tiles >= _ENOUGH_TILES)
+        return causal and not long and (short or tiles >= _ENOUGH_TILES)
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for
