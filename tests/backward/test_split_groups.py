@@ -125,7 +125,7 @@ def test_windows_split_groups_only_where_tiles_are_few(
 ) -> None:
     """The host does not know how many products a window hides, so that sums may take longer than
     these. Without a window both are split."""
-    shapes = grouped(cfg, 7, 640, cfg.B_c - 30, heads=tiles)
+    shapes = grouped(cfg, 7, 400, cfg.B_c - 30, heads=tiles)
     assert parts_of(cfg, call_of(*shapes)) > 1
     assert (parts_of(cfg, call_of(*shapes, window_size=(9, 5))) > 1) == split
 
