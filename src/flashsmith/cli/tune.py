@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -159,7 +158,7 @@ def tune(
     if emulator_counts:
         _refuse("--emulator-counts keeps and times nothing", {**kept, "--grid": grid})
     if again:
-        _refuse("--again measures what the table has", _given(context, ("repeats", "out")))
+        _refuse("--again measures what the table has", _given(context))
     chosen = operations[operation]
     if explain:
         from flashsmith.cli.explanations import print_explained  # slow, though without torch
@@ -180,13 +179,13 @@ def tune(
         tune_table.print_tuned(tuned, as_json)
 
 
-def _given(context: typer.Context, allowed: Collection[str]) -> dict[str, object]:
-    """Returns the options on the command line about what is tuned, and how, but those allowed."""
-    allowed = {*allowed, "again", "operation", "as_json"}
+def _given(context: typer.Context) -> dict[str, object]:
+    """Returns the options on the command line that `--again` does not take."""
+    taken = ("again", "operation", "repeats", "out", "as_json")
     return {
         max(each.opts, key=len): True
         for each in context.command.params
-        if each.name not in allowed
+        if each.name not in taken
         and (source := context.get_parameter_source(each.name or ""))
         and source.name == "COMMANDLINE"
     }

@@ -75,9 +75,10 @@ int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
   const int n_tiles = static_cast<int>(p.steps.size()), of_all_heads = p.heads_of_k * n_tiles;
   const bool all = of_all_heads <= kManyTilesOfSm * p.num_sms;
   if (!all && (p.has_fewer_steps || of_all_heads > kMaxTilesOfSm * p.num_sms)) return 1;
+  const int stride = all ? 1 : std::max(p.group - 1, 1);
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
-  for (int n = 1; n <= p.group; n += all || n == p.group ? 1 : p.group - 1) {
+  for (int n = 1; n <= p.group; n += stride) {
     if (n > 1 && heads_of_part(p.group, n) == heads_of_part(p.group, n - 1)) {
       continue;  // fewer parts have the same heads
     }
