@@ -26,7 +26,7 @@ from flashsmith.lab.bench.grid import make_grid
 from flashsmith.lab.bench.monitor import GpuMonitor, Sample
 from flashsmith.lab.bench.results import FAILED, KERNEL, OK, PEER, CountRow, ResultFile, TimeRow
 from flashsmith.lab.bench.runner import Runner
-from flashsmith.lab.bench.timer import Timing
+from flashsmith.lab.bench.timer import HEAD_START, Timing
 from flashsmith.lab.commands import bench as lab_bench
 from flashsmith.lab.commands import bench_files
 from support.bench import CEILINGS, FITTING, PLAIN, svg_texts, times_of
@@ -178,7 +178,7 @@ def test_options_reach_the_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command = [*small_grid(tmp_path, FITTING), "--regime", "both"]
     invoke(*command, "--repeats", 7, "--milliseconds", 42)
     assert given == {
-        "time_interleaved": {"repeats": 7, "head_start": 0.0, "pause": 0.0},
+        "time_interleaved": {"repeats": 7, "head_start": HEAD_START, "pause": 0.0},
         "time_back_to_back": {"milliseconds": 42.0, "warmup_ms": 84.0},
     }
 

@@ -55,10 +55,9 @@ def test_tiles_that_fit_the_grid_are_taken(asked: Workload, rows_of_a_tile: int)
 
 def test_24_causal_heads_are_one_group() -> None:
     """Groups of 16 would start the long tiles of the last eight heads when most SMs are done."""
-    choice = choose_for(FORWARD, workload(128, 1, 24, 1000, CAUSAL), H200)
-    assert choice.is_predicted and choice.config.heads_per_group >= 24
-    fastest = choice.entry.choices[0].config if choice.entry else None
-    assert fastest and fastest.heads_per_group == 16
+    for n in (1000, 1500, 2000, 2500):
+        choice = choose_for(FORWARD, workload(128, 1, 24, n, CAUSAL), H200)
+        assert choice.entry and choice.config.heads_per_group >= 24
 
 
 def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on() -> None:
@@ -88,12 +87,10 @@ def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on(
 
 
 def test_tiles_are_taken_in_an_order_that_only_another_bucket_needs() -> None:
-    """A bucket that was measured with 16 heads has one of the orders in which they are one group;
-    24 heads are two groups of 16."""
-    choice = choose_for(FORWARD, workload(128, 1, 24, 2500, CAUSAL), H200)
+    choice = choose_for(FORWARD, workload(96, 1, 24, 2000, CAUSAL), H200)
     assert choice.is_predicted and choice.entry and choice.measured
     measured = choice.measured.config
-    assert choice.config.heads_per_group >= 24 and measured.heads_per_group == 16
+    assert choice.config.heads_per_group == 32 and measured.heads_per_group == 64
     assert choice.config.in_no_order() == measured.in_no_order()
     assert choice.config not in [row.config for row in choice.entry.choices]
     assert choice.source and choice.config in choice.source.table.portfolio(choice.entry)

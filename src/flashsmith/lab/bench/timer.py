@@ -21,6 +21,10 @@ Run = Callable[[], object]
 R = TypeVar("R", bound=Run)
 
 _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
+# Seconds. Overwriting L2 alone takes 70 us, within which a host that was just woken, or that
+# another process disturbs, does not always launch: half of a tuner's runs contained 30 to 60 us of
+# waiting.
+HEAD_START = 3e-4
 
 WARMUP_MS = 400.0  # back to back, of work on a candidate before it is timed
 _MIN_LAUNCHES = 5  # back to back, even if one launch takes longer than the requested time
@@ -54,16 +58,17 @@ def time_interleaved(
     repeats: int = 30,
     warmup: int = 3,
     pause: float = 0.0,
-    head_start: float = 0.0,
+    head_start: float = HEAD_START,
 ) -> dict[str, Timing]:
     """Times each candidate ``repeats`` times, in turn, so that all meet the same state of the GPU.
 
     L2 is overwritten before each run. The time is between two events on the stream. Overwriting
-    keeps the GPU busy while the host launches the run, so the launch cost is not in the time.
+    and the head start keep the GPU busy while the host launches the run, so the launch cost is not
+    in the time.
 
     Args:
-        head_start: Seconds by which the GPU waits longer, for candidates that cost the host more
-            than the overwriting takes, such as calls through autograd or of several launches.
+        head_start: Seconds that the GPU waits beside the overwriting; calls through autograd cost
+            the host more than the default.
         pause: Seconds without work before each run, so that the power drawn by earlier runs does
             not slow it down.
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.timer import HEAD_START
 from flashsmith.reference import Comparison
 
 OURS = "flashsmith"  # begins the names of our candidates, unless they are kernels
@@ -79,6 +80,6 @@ class OperationBench(Generic[G]):
     of_config: Callable[[Any, G], Run | None]
     peers: Mapping[str, OperationPeer[G]]
     beside: Mapping[str, str] = field(default_factory=dict)
-    head_start: float = 0.0
+    head_start: float = HEAD_START
     pause: float = 0.0
     first_calls_compile: bool = True

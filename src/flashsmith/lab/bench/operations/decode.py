@@ -13,8 +13,6 @@ from flashsmith.lab.bench.operations.base import OURS, OperationBench, Run
 from flashsmith.lab.bench.operations.decode_inputs import FP8, DecodeInputs
 from flashsmith.lab.bench.operations.decode_peers import DECODE_PEERS
 
-_HEAD_START = 2e-4  # seconds that the host takes for the slowest peer
-
 
 def _ours(given: DecodeInputs, splits: int) -> Run:
     return partial(flashsmith.decode, None, splits=splits, **given.keywords)
@@ -55,5 +53,4 @@ DECODE_BENCH = OperationBench(
     kernels=DecodeKernelConfig.operation,
     of_config=_of_config,
     peers=DECODE_PEERS,
-    head_start=_HEAD_START,
 )
