@@ -76,6 +76,7 @@ void thread_store_shared(void *shared, uint32_t word) {
 }
 
 void thread_load_global(void *registers, const void *global, int bytes) {
+  must_have_waited(Instruction::thread_load_global);
   alone({Instruction::thread_load_global}, [&](Block &block, Thread &thread) {
     block.global.check(global, static_cast<unsigned>(bytes), GlobalMemory::Use::load, thread.lane);
   });
@@ -83,6 +84,7 @@ void thread_load_global(void *registers, const void *global, int bytes) {
 }
 
 void thread_store_global(void *global, const void *registers, int bytes) {
+  must_have_waited(Instruction::thread_store_global);
   alone({Instruction::thread_store_global}, [&](Block &block, Thread &thread) {
     if (bytes != 4 && bytes != 8 && bytes != 16) {
       throw Problem{thread.lane, std::to_string(bytes) + " bytes: must be 4, 8 or 16"};
@@ -96,6 +98,7 @@ void thread_store_global(void *global, const void *registers, int bytes) {
 }
 
 uint32_t thread_atomic_add(void *global, uint32_t value) {
+  must_have_waited(Instruction::thread_atomic_add);
   uint32_t old;
   alone({Instruction::thread_atomic_add}, [&](Block &block, Thread &thread) {
     block.global.check(global, kWordBytes, GlobalMemory::Use::store, thread.lane);
@@ -103,6 +106,16 @@ uint32_t thread_atomic_add(void *global, uint32_t value) {
   });
   return old;
 }
+
+// ---- launches ----
+
+void wait_for_launch_before(Where where) {
+  if (!self->block->launch.overlaps) return;
+  site_alone({Instruction::wait_for_launch_before, 0, where},
+             [](Block &, Thread &thread) { thread.has_waited = true; });
+}
+
+void let_next_launch_begin() { must_have_waited(Instruction::let_next_launch_begin); }
 
 // ---- clusters ----
 

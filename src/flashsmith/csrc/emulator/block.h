@@ -31,6 +31,7 @@ struct Thread {
   const Mbarrier *waits_for = nullptr;       // the lane alone waits for this mbarrier, ...
   const uint32_t *waits_for_word = nullptr;  // ... or for this word in global memory
   Step waits_at;                             // the step at which it waits
+  bool has_waited = true;                    // for the launch before, if this one overlaps it
 
   uint64_t in_grid() const;
 };
@@ -160,6 +161,16 @@ inline void collective_until(const Step &step, Arguments &arguments, Operation o
       if (!done) block.wait_and_retry(warp);
     });
   }
+}
+
+// Refuses what a thread of a launch that overlaps the launch before must not do until it has waited
+// for that one.
+inline void must_have_waited(Instruction instruction) {
+  if (self->has_waited) [[likely]]
+    return;
+  throw Problem{self->lane,
+                "comes before wait_for_launch_before, and the launch overlaps the one before",
+                instruction};
 }
 
 // Runs operation(block, thread) on one lane, whatever the other lanes of its warp do.

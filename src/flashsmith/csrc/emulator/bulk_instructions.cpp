@@ -22,6 +22,7 @@ void tma_load(void *shared, const TensorMap &map, void *barrier, const int *coor
 
 void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint16_t blocks,
                         const int *coordinates, int rank) {
+  must_have_waited(Instruction::tma_load);
   alone({Instruction::tma_load}, [&](Block &block, Thread &thread) {
     check_rank(map, rank, thread.lane);
     const uint32_t bytes = box_bytes(map);
@@ -41,6 +42,7 @@ void tma_load_multicast(void *shared, const TensorMap &map, void *barrier, uint1
 }
 
 void bulk_load(void *shared, const void *global, int bytes, void *barrier) {
+  must_have_waited(Instruction::bulk_load);
   alone({Instruction::bulk_load}, [&](Block &block, Thread &thread) {
     check_row(block.global, global, bytes, GlobalMemory::Use::load, thread.lane);
     const auto size = static_cast<uint32_t>(bytes);
@@ -55,18 +57,21 @@ void bulk_load(void *shared, const void *global, int bytes, void *barrier) {
 }
 
 void bulk_store(void *global, const void *shared, int bytes) {
+  must_have_waited(Instruction::bulk_store);
   alone({Instruction::bulk_store}, [&](Block &block, Thread &thread) {
     block.stores.row(thread, GlobalOrder::Use::store, global, shared, bytes);
   });
 }
 
 void bulk_add(float *global, const void *shared, int bytes) {
+  must_have_waited(Instruction::bulk_add);
   alone({Instruction::bulk_add}, [&](Block &block, Thread &thread) {
     block.stores.row(thread, GlobalOrder::Use::add, global, shared, bytes);
   });
 }
 
 void tma_store(const TensorMap &map, const void *shared, const int *coordinates, int rank) {
+  must_have_waited(Instruction::tma_store);
   alone({Instruction::tma_store}, [&](Block &block, Thread &thread) {
     check_rank(map, rank, thread.lane);
     block.stores.store(thread, map, shared, coordinates);

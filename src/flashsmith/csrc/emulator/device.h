@@ -139,6 +139,14 @@ void wait_global(const uint32_t *word, uint32_t value, Where where);
 // Orders later bulk copies after what the thread has learned from words.
 void fence_proxy_async_global(Where where);
 
+// ---- launches that overlap the launch before; thread ----
+
+// griddepcontrol.wait. A thread of a launch that may overlap the launch before must not access
+// global memory, nor let the next launch begin, until it has executed this. A site that fault
+// injection can drop, in such launches.
+void wait_for_launch_before(Where where);
+void let_next_launch_begin();  // griddepcontrol.launch_dependents
+
 // ---- mbarriers; thread. Sites that fault injection can drop. ----
 
 // The mbarrier owns its 8 bytes in shared memory from its initialisation on.

@@ -34,6 +34,8 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(thread_atomic_add)
     FLASHSMITH_NAME(release_global)
     FLASHSMITH_NAME(wait_global)
+    FLASHSMITH_NAME(wait_for_launch_before)
+    FLASHSMITH_NAME(let_next_launch_begin)
     FLASHSMITH_NAME(named_barrier_sync)
     FLASHSMITH_NAME(named_barrier_arrive)
     FLASHSMITH_NAME(set_register_count)

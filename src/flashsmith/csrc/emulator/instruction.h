@@ -35,6 +35,8 @@ enum class Instruction : uint8_t {
   thread_atomic_add,
   release_global,
   wait_global,
+  wait_for_launch_before,
+  let_next_launch_begin,
   named_barrier_sync,
   named_barrier_arrive,
   set_register_count,

@@ -81,6 +81,7 @@ void land_copies(Block &block, Warp &warp, size_t pending) {
 
 template <Instruction kInstruction, unsigned kBytes>
 void copy_async(void *shared, const void *global, bool active) {
+  must_have_waited(kInstruction);
   MemoryArguments arguments{shared, global, active};
   collective({kInstruction}, arguments, [](Block &block, Warp &warp, MemoryArguments **lanes) {
     static constexpr std::byte kZeros[kBytes] = {};
@@ -196,6 +197,7 @@ void store_shared(void *shared, const void *registers, int bytes) {
 }
 
 void load_global(void *registers, const void *global, int bytes, bool active) {
+  must_have_waited(Instruction::load_global);
   const unsigned size = checked_size(bytes, Instruction::load_global);
   MemoryArguments arguments{registers, global, active};
   collective({Instruction::load_global, size}, arguments,
@@ -213,6 +215,7 @@ void load_global(void *registers, const void *global, int bytes, bool active) {
 }
 
 void store_global(void *global, const void *registers, int bytes, bool active) {
+  must_have_waited(Instruction::store_global);
   const unsigned size = checked_size(bytes, Instruction::store_global);
   MemoryArguments arguments{global, registers, active};
   collective({Instruction::store_global, size}, arguments,
@@ -231,6 +234,7 @@ void store_global(void *global, const void *registers, int bytes, bool active) {
 }
 
 void add_global(float *global, const float *values, int count) {
+  must_have_waited(Instruction::add_global);
   if (count != 1 && count != 4) refuse(Instruction::add_global, count, " numbers: must be 1 or 4");
   MemoryArguments arguments{global, values};
   collective({Instruction::add_global, static_cast<uint32_t>(count)}, arguments,

@@ -30,6 +30,7 @@ struct Launch {
   std::vector<MemoryRange> memory;
   std::function<void()> body;  // the kernel, for one thread
   unsigned cluster = 1;        // blocks of a cluster, along x; divides grid.x
+  bool overlaps = false;       // may begin before the previous launch has finished
 };
 
 // A synchronisation instruction in the kernel's source.

@@ -10,6 +10,7 @@ constexpr unsigned kWordBytes = 4;
 }  // namespace
 
 void release_global(uint32_t *word, uint32_t value, Where where) {
+  must_have_waited(Instruction::release_global);
   site_alone({Instruction::release_global, 0, where}, [&](Block &block, Thread &thread) {
     block.global.check(word, kWordBytes, GlobalMemory::Use::store, thread.lane);
     block.cluster.order.release(thread.in_grid(), word, value);
@@ -17,6 +18,7 @@ void release_global(uint32_t *word, uint32_t value, Where where) {
 }
 
 void wait_global(const uint32_t *word, uint32_t value, Where where) {
+  must_have_waited(Instruction::wait_global);
   const Step step{Instruction::wait_global, 0, where};
   site_alone(step, [&](Block &block, Thread &thread) {
     block.global.check(word, kWordBytes, GlobalMemory::Use::load, thread.lane);

@@ -28,6 +28,7 @@ emulator::Launch describe(const Launch &launch, const KernelArguments &arguments
   described.threads = launch.threads;
   described.shared_memory_bytes = static_cast<size_t>(launch.shared_memory_bytes);
   described.cluster = launch.cluster;
+  described.overlaps = launch.overlaps;
   tensors.for_each([&](const Argument &argument, const tvm::ffi::TensorView &t) {
     described.memory.push_back(memory_of(argument, t));
   });

@@ -34,6 +34,13 @@ struct StatisticsFunctions {
         conversion(functions.find("dQ_conversion_kernel")) {}
 };
 
+// Adds a launch, which may overlap the one before if that is of the same call: the caller's
+// launches may write what they read, from which ptx/dependent_launch.cuh protects nothing.
+inline void add_launch(Plan &plan, Launch launch) {
+  launch.overlaps = !plan.launches.empty();
+  plan.launches.push_back(launch);
+}
+
 // Adds the launches of `statistics` and `sinks`, both with arguments `Args`.
 template <typename Args>
 void add_statistics(Plan &plan, const StatisticsFunctions &functions,
@@ -44,20 +51,20 @@ void add_statistics(Plan &plan, const StatisticsFunctions &functions,
   const int blocks = std::max((problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows,
                               tensors.forward().is_varlen() ? 1 : 0);
   if (problem.batch == 0 || problem.n_heads == 0 || blocks == 0) return;
-  plan.launches.push_back(
-      {.function = functions.statistics,
-       .call = call<Args>,
-       .grid = {static_cast<unsigned>(blocks), heads, static_cast<unsigned>(problem.batch)},
-       .cluster = 1,
-       .threads = kThreads,
-       .shared_memory_bytes = 0});
+  add_launch(plan,
+             {.function = functions.statistics,
+              .call = call<Args>,
+              .grid = {static_cast<unsigned>(blocks), heads, static_cast<unsigned>(problem.batch)},
+              .cluster = 1,
+              .threads = kThreads,
+              .shared_memory_bytes = 0});
   if (!tensors.dsinks()) return;
-  plan.launches.push_back({.function = functions.sinks,
-                           .call = call<Args>,
-                           .grid = {heads, 1, 1},
-                           .cluster = 1,
-                           .threads = kWarp,
-                           .shared_memory_bytes = 0});
+  add_launch(plan, {.function = functions.sinks,
+                    .call = call<Args>,
+                    .grid = {heads, 1, 1},
+                    .cluster = 1,
+                    .threads = kWarp,
+                    .shared_memory_bytes = 0});
 }
 
 // Adds the launch that converts dQ from its sums, after the launches that add to them.
@@ -67,14 +74,13 @@ void add_conversion(Plan &plan, const StatisticsFunctions &functions,
   if (problem.is_empty()) return;
   constexpr unsigned kThreads = 128;
   const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
-  plan.launches.push_back(
-      {.function = functions.conversion,
-       .call = call<Args>,
-       .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
-                static_cast<unsigned>(problem.batch)},
-       .cluster = 1,
-       .threads = kThreads,
-       .shared_memory_bytes = 0});
+  add_launch(plan, {.function = functions.conversion,
+                    .call = call<Args>,
+                    .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
+                             static_cast<unsigned>(problem.batch)},
+                    .cluster = 1,
+                    .threads = kThreads,
+                    .shared_memory_bytes = 0});
 }
 
 }  // namespace flashsmith

@@ -18,6 +18,7 @@ struct Sm90Case {
   const char *name;
   void (*kernel)();
   unsigned threads = 128, cluster = 1, blocks = cluster;
+  bool overlaps = false;  // the launch before
 };
 using Sm90Cases = std::vector<Sm90Case>;
 
@@ -26,6 +27,7 @@ Sm90Cases copy_cases();
 Sm90Cases load_cases();
 Sm90Cases sum_cases();
 Sm90Cases order_cases();
+Sm90Cases launch_cases();
 Sm90Cases wgmma_cases();
 Sm90Cases cluster_cases();
 

@@ -15,12 +15,14 @@ void sm90_faults(uint64_t seed) {
                         .memory = {{tensors.input, sizeof tensors.input, "input", false},
                                    {tensors.output, sizeof tensors.output, "output", true}},
                         .body = test.kernel,
-                        .cluster = test.cluster});
+                        .cluster = test.cluster,
+                        .overlaps = test.overlaps});
   };
   for (const Sm90Case &test : copy_cases()) add(test);
   for (const Sm90Case &test : load_cases()) add(test);
   for (const Sm90Case &test : sum_cases()) add(test);
   for (const Sm90Case &test : order_cases()) add(test);
+  for (const Sm90Case &test : launch_cases()) add(test);
   for (const Sm90Case &test : wgmma_cases()) add(test);
   for (const Sm90Case &test : cluster_cases()) add(test);
   print_faults(launches, seed);

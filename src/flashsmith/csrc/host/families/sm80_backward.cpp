@@ -41,11 +41,11 @@ class Sm80Backward final : public BackwardKernel {
     const int heads = problem.n_heads, heads_kv = problem.n_heads_kv, batch = problem.batch;
     add_statistics<BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (!problem.is_empty()) {
-      plan.launches.push_back(main(dQ_, problem.seq_len_q, heads, batch));
+      add_launch(plan, main(dQ_, problem.seq_len_q, heads, batch));
     }
     for (const KernelFunction &function : {dK_dV_, dK_, dV_}) {
       if (!function || heads_kv == 0 || batch == 0) continue;
-      plan.launches.push_back(main(function, problem.seq_len_k, heads_kv, batch));
+      add_launch(plan, main(function, problem.seq_len_k, heads_kv, batch));
     }
     return plan;
   }

@@ -38,7 +38,7 @@ class Sm80SumsBackward final : public BackwardKernel {
     check_gradient_grid(problem);
     Plan plan{.workspace_bytes = gradient_workspace_bytes(tensors.forward(), config_.d_head)};
     add_statistics<BackwardKernelArgs>(plan, statistics_, tensors, problem);
-    if (problem.n_heads_kv > 0 && problem.batch > 0) plan.launches.push_back(main(problem));
+    if (problem.n_heads_kv > 0 && problem.batch > 0) add_launch(plan, main(problem));
     add_conversion<BackwardKernelArgs>(plan, statistics_, problem);
     return plan;
   }

@@ -165,9 +165,9 @@ class Sm90Backward final : public BackwardKernel {
     if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
     add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
-      plan.launches.push_back(main(problem, n_parts, num_sms));
+      add_launch(plan, main(problem, n_parts, num_sms));
     }
-    if (n_parts > 1) plan.launches.push_back(key_sums(problem));
+    if (n_parts > 1) add_launch(plan, key_sums(problem));
     if (statistics_.conversion) {
       add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem);
     }

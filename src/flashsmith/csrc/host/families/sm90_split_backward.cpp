@@ -55,14 +55,12 @@ class Sm90SplitBackward final : public BackwardKernel {
     Plan plan{.launches = {}, .workspace_bytes = gradient_workspace_bytes(tensors.forward(), 0)};
     add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (!problem.is_empty()) {
-      plan.launches.push_back(main(dQ_, query_tiles(problem),
-                                   int64_t{problem.n_heads} * problem.batch, 1,
-                                   dQ_shared_memory_bytes(config_)));
+      add_launch(plan, main(dQ_, query_tiles(problem), int64_t{problem.n_heads} * problem.batch, 1,
+                            dQ_shared_memory_bytes(config_)));
     }
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
-      plan.launches.push_back(main(dK_dV_, key_tiles(problem),
-                                   int64_t{problem.n_heads_kv} * problem.batch,
-                                   config_.cluster_size, dK_dV_shared_memory_bytes(config_)));
+      add_launch(plan, main(dK_dV_, key_tiles(problem), int64_t{problem.n_heads_kv} * problem.batch,
+                            config_.cluster_size, dK_dV_shared_memory_bytes(config_)));
     }
     return plan;
   }

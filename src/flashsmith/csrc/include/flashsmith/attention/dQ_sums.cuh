@@ -5,6 +5,8 @@
 
 #include "flashsmith/attention/gradient_rows.cuh"
 #include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
+#include "flashsmith/ptx/global_exchange.cuh"
 
 namespace flashsmith {
 
@@ -34,16 +36,18 @@ FLASHSMITH_DEVICE void add_to_sums(float *sums, int chunk, int thread, const flo
   }
 }
 
+// The launch before this one wrote them (ptx/dependent_launch.cuh), so L1 may have older ones.
 template <bool kWordsTogether>
 FLASHSMITH_DEVICE void load_sums(float *words, const float *sums, int chunk, int thread) {
   if constexpr (kWordsTogether) {
-    const ptx::Chunk found = ptx::load_global_16(sums + sums_place<true>(chunk, thread, 0));
+    const ptx::Chunk found = ptx::load_global_cg_16(sums + sums_place<true>(chunk, thread, 0));
 #pragma unroll
     for (int word = 0; word < 4; word++) words[word] = ptx::bits_float(found.word[word]);
   } else {
 #pragma unroll
     for (int word = 0; word < 4; word++) {
-      words[word] = ptx::thread_load_global(sums + sums_place<false>(chunk, thread, word));
+      words[word] = ptx::bits_float(
+          ptx::thread_load_global_cg_4(sums + sums_place<false>(chunk, thread, word)));
     }
   }
 }
@@ -65,6 +69,8 @@ FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kSumsThreads)
     dQ_conversion_kernel(const __grid_constant__ Args args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   const GradientArgs &gradient = args.gradient;
   const int block = ptx::block_index_x(), head = ptx::block_index_y();
   const int thread = ptx::thread_index(), warp = thread / kWarpSize;

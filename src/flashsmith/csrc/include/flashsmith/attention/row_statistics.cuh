@@ -16,6 +16,8 @@
 #include "flashsmith/attention/unused_rows.cuh"
 #include "flashsmith/backward_params.h"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
+#include "flashsmith/ptx/global_exchange.cuh"
 #include "flashsmith/ptx/memory.cuh"
 
 namespace flashsmith {
@@ -45,6 +47,12 @@ FLASHSMITH_DEVICE int first_statistics_block(const GradientArgs &args, const Seq
 FLASHSMITH_DEVICE float *statistics_of(const GradientArgs &args, int block, int head) {
   const int64_t place = static_cast<int64_t>(head) * args.all_statistics_blocks + block;
   return args.statistics + place * kStatisticsFloats;
+}
+
+// Returns an LSE or a delta in a launch after the one that wrote it. Launches may overlap
+// (ptx/dependent_launch.cuh), so L1 may have an older value.
+FLASHSMITH_DEVICE float load_statistic(const float *place) {
+  return ptx::bits_float(ptx::thread_load_global_cg_4(place));
 }
 
 // Returns the dQ accumulator of a block of a head.
@@ -234,6 +242,8 @@ FLASHSMITH_DEVICE void clear_queue(uint32_t *queue) {
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kStatisticsThreads)
     row_statistics_kernel(const __grid_constant__ Args args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   clear_queue(args.gradient.queue);
   if constexpr (Traits::Sequence::kVarlen) {
     if (args.gradient.clears_unused) {
@@ -248,6 +258,8 @@ __global__ void __launch_bounds__(kStatisticsThreads)
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kWarpSize)
     sink_gradient_kernel(const __grid_constant__ Args args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   const ProblemArgs &problem = args.problem;
   const GradientArgs &gradient = args.gradient;
   const int head = ptx::block_index_x(), lane = ptx::thread_index();
@@ -260,8 +272,8 @@ __global__ void __launch_bounds__(kWarpSize)
         (sequence.seq_len_q() + kStatisticsRows - 1) / kStatisticsRows * kStatisticsRows;
     for (int row = lane; row < rows; row += kWarpSize) {
       const float *block = statistics_of(gradient, first + row / kStatisticsRows, head);
-      const float lse = ptx::thread_load_global(block + row % kStatisticsRows);
-      const float delta = ptx::thread_load_global(block + kStatisticsRows + row % kStatisticsRows);
+      const float lse = load_statistic(block + row % kStatisticsRows);
+      const float delta = load_statistic(block + kStatisticsRows + row % kStatisticsRows);
       if (lse != INFINITY) sum = fmaf(ptx::exp2_approx(sink - lse), delta, sum);
     }
   }

@@ -13,11 +13,13 @@
 namespace flashsmith::ptx {
 
 // griddepcontrol.wait: waits until the previous launch has finished and its writes are visible.
-// Returns at once if this launch was not allowed to overlap it, as on older GPUs and in the
-// emulator. A kernel compiled for an older architecture lacks the instruction on newer GPUs, too;
-// the host takes that into account.
-FLASHSMITH_DEVICE void wait_for_launch_before() {
-#if !defined(FLASHSMITH_EMULATOR) && __CUDA_ARCH__ >= 900
+// Returns at once if this launch was not allowed to overlap it, as on older GPUs. A kernel compiled
+// for an older architecture lacks the instruction on newer GPUs, too; the host takes that into
+// account.
+FLASHSMITH_DEVICE void wait_for_launch_before(FLASHSMITH_CALL_SITE) {
+#ifdef FLASHSMITH_EMULATOR
+  emulator::wait_for_launch_before(where);
+#elif __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -25,7 +27,9 @@ FLASHSMITH_DEVICE void wait_for_launch_before() {
 // griddepcontrol.launch_dependents: the next launch may begin when all blocks have executed this,
 // if it may overlap this one.
 FLASHSMITH_DEVICE void let_next_launch_begin() {
-#if !defined(FLASHSMITH_EMULATOR) && __CUDA_ARCH__ >= 900
+#ifdef FLASHSMITH_EMULATOR
+  emulator::let_next_launch_begin();
+#elif __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm80/backward_block.cuh"
 #include "flashsmith/sm80/backward_traits.cuh"
 
@@ -15,24 +16,32 @@ namespace flashsmith::sm80 {
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dQ))
     dQ_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   BackwardBlock<Traits, GradientPass::dQ>(args).run();
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dK_dV))
     dK_dV_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   BackwardBlock<Traits, GradientPass::dK_dV>(args).run();
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dK))
     dK_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   BackwardBlock<Traits, GradientPass::dK>(args).run();
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM(GradientPass::dV))
     dV_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   BackwardBlock<Traits, GradientPass::dV>(args).run();
 }
 

@@ -172,8 +172,8 @@ class KeptQueries {
         if (row >= tensors_.sequence.seq_len_q()) continue;
         const float *own =
             tensors_.statistics(head_, row) + statistics_place(row % kStatisticsRows);
-        lse_[m][half] = ptx::thread_load_global(own);
-        delta_[m][half] = ptx::thread_load_global(own + kStatisticsRows);
+        lse_[m][half] = load_statistic(own);
+        delta_[m][half] = load_statistic(own + kStatisticsRows);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/attention/row_statistics.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm80/sums_backward_block.cuh"
 #include "flashsmith/sm80/sums_backward_traits.cuh"
 
@@ -14,6 +15,8 @@ namespace flashsmith::sm80 {
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
     sums_backward_kernel(const __grid_constant__ BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   SumsBackwardBlock<Traits>(args).run();
 }
 

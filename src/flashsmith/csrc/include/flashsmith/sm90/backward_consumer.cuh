@@ -8,6 +8,7 @@
 
 #include "flashsmith/sm90/backward_dQ.cuh"
 #include "flashsmith/sm90/backward_score_factors.cuh"
+#include "flashsmith/sm90/query_walk.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -35,8 +36,7 @@ class BackwardConsumer {
   dQAccumulator<Traits> dQ_;
   ScoreOperand<Traits> P_operand_, dS_operand_;
 
-  QueryVisit visit_;
-  typename Traits::Dropout dropout_;
+  QueryWalk<Traits> queries_;
 
  public:
   FLASHSMITH_DEVICE BackwardConsumer(const Sm90BackwardKernelArgs &args,
@@ -48,8 +48,7 @@ class BackwardConsumer {
         position_(position),
         K_(Traits::K_offset + warpgroup * kWgmmaM * Traits::row_bytes),
         V_(Traits::V_offset + warpgroup * kWgmmaM * Traits::row_bytes),
-        visit_(tile.first_visit()),
-        dropout_(args.problem, {visit_.head, tile.batch}) {}
+        queries_(args.problem, tile) {}
 
   // Computes dK and dV, without their factors.
   FLASHSMITH_DEVICE void run() {
@@ -128,7 +127,7 @@ class BackwardConsumer {
     const int key = first_key_of_warpgroup();
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, key, key + kWgmmaM);
-    return row() + Traits::B_r > range.begin && row() < range.end;
+    return queries_.row() + Traits::B_r > range.begin && queries_.row() < range.end;
   }
 
   // Visits a block without a query that sees this warpgroup's keys: dS is zero, and only the
@@ -157,14 +156,9 @@ class BackwardConsumer {
     advance();
   }
 
-  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
-
   FLASHSMITH_DEVICE void advance() {
     position_.advance();
-    const int head = visit_.head;
-    visit_ = tile_.after(visit_);
-    if (visit_.head == head) return;
-    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
+    queries_.advance(args_.problem, tile_);
   }
 
   FLASHSMITH_DEVICE void last_dQ() {
@@ -239,8 +233,8 @@ class BackwardConsumer {
                                       -ptx::bits_float(lse.word[i / 4 * 2 + i % 2])));
       }
     }
-    mark_dropped<Traits, RowsAre::keys>(S_, args_.problem, dropout_, first_key_of_lane(),
-                                        row() + first_column(warpgroup_lane()));
+    mark_dropped<Traits, RowsAre::keys>(S_, args_.problem, queries_.dropout, first_key_of_lane(),
+                                        queries_.row() + first_column(warpgroup_lane()));
     ptx::pin_registers(S_);
   }
 
@@ -254,19 +248,20 @@ class BackwardConsumer {
   FLASHSMITH_DEVICE void change_and_mask() {
     const int first_key = first_key_of_warpgroup();
     const int key = first_key + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
-    const int query = row() + first_column(warpgroup_lane());
+    const int query = queries_.row() + first_column(warpgroup_lane());
     if constexpr (Traits::Score::kChanges) change_scores(key, query);
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, first_key, first_key + kWgmmaM);
-    const bool unmasked = row() >= range.unmasked_begin &&
-                          (!Traits::Mask::kBehind || row() + Traits::B_r <= range.unmasked_end);
+    const bool unmasked =
+        queries_.row() >= range.unmasked_begin &&
+        (!Traits::Mask::kBehind || queries_.row() + Traits::B_r <= range.unmasked_end);
     if (!unmasked) mask_keys<Traits>(S_, args_.problem, tile_.sequence, key, query);
   }
 
   FLASHSMITH_DEVICE void change_scores(int key, int query) {
     float factor[Traits::B_r / 2];
-    change_scores_and_factors<Traits, RowsAre::keys>(S_, factor, args_.problem, tile_.sequence,
-                                                     {visit_.head, tile_.batch}, key, query);
+    change_scores_and_factors<Traits, RowsAre::keys>(
+        S_, factor, args_.problem, tile_.sequence, {queries_.visit.head, tile_.batch}, key, query);
     factors_.keep(factor);
   }
 
@@ -312,11 +307,11 @@ class BackwardConsumer {
 
   // Returns whether this warpgroup finishes dQ of the previous block, which no later keys add to.
   FLASHSMITH_DEVICE bool finishes_dQ() const {
-    return kFinishes && tile_.before(visit_).block < tile_.first_shared(args_.problem);
+    return kFinishes && tile_.before(queries_.visit).block < tile_.first_shared(args_.problem);
   }
 
   FLASHSMITH_DEVICE void finish_dQ() {
-    const QueryVisit before = tile_.before(visit_);
+    const QueryVisit before = tile_.before(queries_.visit);
     dQ_output().finish(dQ_, ptx::recomputed(before.head), ptx::recomputed(before.block));
   }
   FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {

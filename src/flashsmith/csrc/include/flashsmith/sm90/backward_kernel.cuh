@@ -5,6 +5,7 @@
 
 #include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/backward_consumer.cuh"
 #include "flashsmith/sm90/backward_epilogue.cuh"
@@ -63,6 +64,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     backward_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
   if (ptx::thread_index() == 0) BackwardBarriers<Traits>::init();
   ptx::barrier_sync();
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   // ptxas knows warp_index() to be uniform, and keeps values computed from it in uniform registers.
   const int warpgroup = ptx::warp_index() / Traits::n_warpgroup_warps;
   if (warpgroup == 0) {

@@ -8,6 +8,7 @@
 
 #include "flashsmith/attention/dQ_sums.cuh"
 #include "flashsmith/attention/dropout.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm90/backward_epilogue.cuh"
 #include "flashsmith/sm90/backward_gemm.cuh"
 #include "flashsmith/sm90/key_tile.cuh"
@@ -102,6 +103,8 @@ FLASHSMITH_DEVICE void store_key_sums(const Sm90BackwardKernelArgs &args,
 template <typename Traits>
 __global__ void __launch_bounds__(kSumsThreads)
     key_sums_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   const ProblemArgs &problem = args.problem;
   const GradientArgs &gradient = args.gradient;
   const int block = ptx::block_index_x(), head = ptx::block_index_y();

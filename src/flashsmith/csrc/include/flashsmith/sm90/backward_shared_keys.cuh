@@ -16,6 +16,7 @@
 #include "flashsmith/sm90/backward_dQ.cuh"
 #include "flashsmith/sm90/backward_score_factors.cuh"
 #include "flashsmith/sm90/backward_shared_keys_gemm.cuh"
+#include "flashsmith/sm90/query_walk.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -44,8 +45,7 @@ class SharedKeysConsumer {
   ScoreFactors<Traits, kElements> factors_;  // of S
   dQAccumulator<Traits> dQ_;
 
-  QueryVisit visit_;
-  typename Traits::Dropout dropout_;
+  QueryWalk<Traits> queries_;
 
  public:
   FLASHSMITH_DEVICE SharedKeysConsumer(const Sm90BackwardKernelArgs &args,
@@ -55,8 +55,7 @@ class SharedKeysConsumer {
         tile_(tile),
         warpgroup_(warpgroup),
         position_(position),
-        visit_(tile.first_visit()),
-        dropout_(args.problem, {visit_.head, tile.batch}) {}
+        queries_(args.problem, tile) {}
 
   // Computes dK^T and dV^T, without their factors. P and dS are free when it returns.
   FLASHSMITH_DEVICE void run() {
@@ -117,24 +116,20 @@ class SharedKeysConsumer {
     if constexpr (kShare == dQShare::part) {
       dQ_output().store(dQ_);
     } else {
-      dQ_output().finish(dQ_, ptx::recomputed(visit_.head), ptx::recomputed(visit_.block));
+      dQ_output().finish(dQ_, ptx::recomputed(queries_.visit.head),
+                         ptx::recomputed(queries_.visit.block));
     }
     advance();
   }
 
-  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
-
   FLASHSMITH_DEVICE void advance() {
     position_.advance();
-    const int head = visit_.head;
-    visit_ = tile_.after(visit_);
-    if (visit_.head == head) return;
-    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
+    queries_.advance(args_.problem, tile_);
   }
 
   // Returns whether this block of keys is the last one that adds to dQ of the block.
   FLASHSMITH_DEVICE bool finishes_dQ() const {
-    return kFinishes && visit_.block < tile_.first_shared(args_.problem);
+    return kFinishes && queries_.visit.block < tile_.first_shared(args_.problem);
   }
   FLASHSMITH_DEVICE dQOutput<Traits> dQ_output() const {
     return {args_, tile_, warpgroup_, position_};
@@ -166,7 +161,7 @@ class SharedKeysConsumer {
     return ptx::recomputed(tile_.key) + warpgroup_ * Traits::score_keys;
   }
   FLASHSMITH_DEVICE int row_of_lane() const {
-    return row() + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
+    return queries_.row() + warpgroup_warp() * kWarpRows + first_row(warpgroup_lane());
   }
 
   // Loads the statistics of the lane's two rows, from `first` on.
@@ -191,7 +186,7 @@ class SharedKeysConsumer {
     for (int i = 0; i < kElements; i++) {
       S_[i] = ptx::exp2_approx(fmaf(S_[i], args_.problem.softmax_scale_log2, -lse[half_of(i)]));
     }
-    mark_dropped<Traits, RowsAre::queries>(S_, args_.problem, dropout_, row_of_lane(),
+    mark_dropped<Traits, RowsAre::queries>(S_, args_.problem, queries_.dropout, row_of_lane(),
                                            first_key() + first_column(warpgroup_lane()));
     ptx::pin_registers(S_);
     SharedKeyOperand<Traits> operand;
@@ -204,8 +199,9 @@ class SharedKeysConsumer {
     if constexpr (Traits::Score::kChanges) change_scores(key + first_column(warpgroup_lane()));
     const QueryRange range =
         queries_of_keys<Traits>(args_.problem, tile_.sequence, key, key + Traits::score_keys);
-    const bool unmasked = row() >= range.unmasked_begin &&
-                          (!Traits::Mask::kBehind || row() + Traits::B_r <= range.unmasked_end);
+    const bool unmasked =
+        queries_.row() >= range.unmasked_begin &&
+        (!Traits::Mask::kBehind || queries_.row() + Traits::B_r <= range.unmasked_end);
     if (!unmasked) {
       mask<ScoreBlocks>(S_, args_.problem, tile_.sequence, row_of_lane(), key / Traits::score_keys);
     }
@@ -214,8 +210,8 @@ class SharedKeysConsumer {
   FLASHSMITH_DEVICE void change_scores(int column) {
     float factor[kElements];
     change_scores_and_factors<Traits, RowsAre::queries>(S_, factor, args_.problem, tile_.sequence,
-                                                        {visit_.head, tile_.batch}, row_of_lane(),
-                                                        column);
+                                                        {queries_.visit.head, tile_.batch},
+                                                        row_of_lane(), column);
     factors_.keep(factor);
   }
 

@@ -5,6 +5,7 @@
 
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/cluster.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/backward_epilogue.cuh"
 #include "flashsmith/sm90/split_backward_key_consumers.cuh"
@@ -18,6 +19,8 @@ namespace flashsmith::sm90 {
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     split_dQ_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   const QueryTile<Traits> tile(args);
   if (tile.row >= tile.sequence.seq_len_q()) return;
   if (ptx::thread_index() == 0) dQBarriers<Traits>::init();
@@ -42,6 +45,8 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     split_dK_dV_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
+  ptx::wait_for_launch_before();
+  ptx::let_next_launch_begin();
   const KeyTile<Traits> tile(args, KeyBlock::at<Traits>(args, ptx::block_index_x()));
   if (tile.first_key_of_cluster() >= tile.sequence.seq_len_k()) return;
   if (ptx::thread_index() == 0) dKdVBarriers<Traits>::init();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "flashsmith/sm90/backward_gemm.cuh"
-#include "flashsmith/sm90/key_tile.cuh"
+#include "flashsmith/sm90/query_walk.cuh"
 #include "flashsmith/sm90/split_backward_pipeline.cuh"
 
 namespace flashsmith::sm90 {

@@ -21,17 +21,15 @@ class dVConsumer : public KeyConsumer<Traits> {
   using typename Base::Barriers, typename Base::Memory, typename Base::value_t;
 
   KeyOperand<Traits, 0> K_{Memory::K};
-  const QueryRange queries_;
-  QueryVisit visit_;
-  typename Traits::Dropout dropout_;
+  const QueryRange seen_;
+  QueryWalk<Traits> queries_;
 
  public:
   FLASHSMITH_DEVICE dVConsumer(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile)
       : Base(args, tile),
-        queries_(
+        seen_(
             queries_of_keys<Traits>(args.problem, tile.sequence, tile.key, tile.key + Traits::B_c)),
-        visit_(tile.first_visit()),
-        dropout_(args.problem, {visit_.head, tile.batch}) {}
+        queries_(args.problem, tile) {}
 
   FLASHSMITH_DEVICE void run() {
     if (tile_.n_steps == 0) return;
@@ -79,33 +77,29 @@ class dVConsumer : public KeyConsumer<Traits> {
     advance();
   }
 
-  FLASHSMITH_DEVICE int row() const { return visit_.block * Traits::B_r; }
-
   FLASHSMITH_DEVICE void advance() {
     Q_stage_.advance();
-    const int head = visit_.head;
-    visit_ = tile_.after(visit_);
-    if (visit_.head == head) return;
-    dropout_ = typename Traits::Dropout(args_.problem, {visit_.head, tile_.batch});
+    queries_.advance(args_.problem, tile_);
   }
 
   FLASHSMITH_DEVICE void become_weights() {
     const int warp = Base::thread() / kWarpSize;
     const int key = tile_.key + warp * kWarpRows + first_row(lane());
-    const int query = row() + first_column(lane());
+    const int query = queries_.row() + first_column(lane());
     if constexpr (Traits::Score::kChanges) {
       float factor[Traits::B_r / 2];
       change_scores_and_factors<Traits, RowsAre::keys>(
-          scores_, factor, args_.problem, tile_.sequence, {visit_.head, tile_.batch}, key, query);
+          scores_, factor, args_.problem, tile_.sequence, {queries_.visit.head, tile_.batch}, key,
+          query);
     }
     become_exponents();
-    if (row() < queries_.unmasked_begin ||
-        (Traits::Mask::kBehind && row() + Traits::B_r > queries_.unmasked_end)) {
+    if (queries_.row() < seen_.unmasked_begin ||
+        (Traits::Mask::kBehind && queries_.row() + Traits::B_r > seen_.unmasked_end)) {
       mask_keys<Traits>(scores_, args_.problem, tile_.sequence, key, query);
     }
 #pragma unroll
     for (int i = 0; i < Traits::B_r / 2; i++) scores_[i] = ptx::exp2_approx(scores_[i]);
-    mark_dropped<Traits, RowsAre::keys>(scores_, args_.problem, dropout_, key, query);
+    mark_dropped<Traits, RowsAre::keys>(scores_, args_.problem, queries_.dropout, key, query);
   }
 
   FLASHSMITH_DEVICE void become_exponents() {

@@ -192,8 +192,8 @@ class dQConsumer {
       const float *own =
           statistics_of(args_.gradient, first_block + row / kStatisticsRows, tile_.head) +
           statistics_place(row % kStatisticsRows);
-      lse_[half] = ptx::thread_load_global(own);
-      delta_[half] = ptx::thread_load_global(own + kStatisticsRows);
+      lse_[half] = load_statistic(own);
+      delta_[half] = load_statistic(own + kStatisticsRows);
     }
   }
 
