@@ -201,11 +201,12 @@ def test_command_tunes_on_this_gpu(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     kernels = [word for cfg in PROGRESSION for word in ("-k", cfg)]
     invoke(*SHAPE, *kernels, "--out", out, "--repeats", 5)
-    before = Table.read(out)
+    (before,) = Table.read(out).entries.values()
+    assert (before.tried, before.excluded) == (3, {})
     invoke("--again", "--out", out, "--repeats", 5)
-    assert Table.read(out).entries.keys() == before.entries.keys()
     table = Table.read(out)
     (entry,) = table.entries.values()
-    assert (entry.tried, entry.excluded) == (3, {})
+    assert entry.workload == before.workload and entry.excluded == {}
+    assert {row.config for row in entry.ranked} == {row.config for row in before.ranked}
     assert entry.ranked[0].ms > 0
     assert table.stamp["gpu"] == torch.cuda.get_device_name()
