@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Variant, Workload
 from flashsmith.configs.registry import FORWARD
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.tile_schedule import window_rank
 from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
 from flashsmith.selection.carried_over import (
@@ -100,6 +103,31 @@ def test_windows_and_packed_sequences_take_what_was_measured() -> None:
     for variant in (Variant(causal=True, window=True), Variant(varlen=True)):
         choice = choose_for(FORWARD, workload(128, 1, 24, 1000, variant), H200)
         assert not choice.is_predicted
+
+
+def test_short_tiles_of_a_window_have_few_keys_at_a_time_and_a_deep_ring() -> None:
+    """Kernels of 128 keys at a time are as fast at d 64, but not under a window of 128."""
+    for n in (1551, 5190, 15766):
+        problem = Problem(DType.BF16, 64, 2, 64, 8, n, n)
+        choice = choose_for(FORWARD, Workload(problem, Variant(causal=True, window=True)), H200)
+        assert isinstance(choice.config, Sm90ForwardKernelConfig)
+        assert (choice.config.B_c, choice.config.n_stages) == (64, 6)
+
+
+def test_a_window_reorders_only_what_is_not_clearly_slower() -> None:
+    changed = 0
+    for entry in ENTRIES:
+        masked = replace(entry.workload.variant, window=True)
+        asked = replace(entry.workload, variant=masked)
+        found, is_predicted = best_first(entry, TABLE.portfolio(entry), asked, SMS)
+        measured = [(row.config, row) for row in entry.choices]
+        assert not is_predicted and sorted(map(str, found)) == sorted(map(str, measured))
+        near = [row for row in entry.choices if CLEARLY * row.cost <= entry.choices[0].cost]
+        ranks = [window_rank(row.config) for row in near]
+        assert window_rank(found[0][0]) == min(ranks)
+        assert found[len(near) :] == measured[len(near) :]
+        changed += found != measured
+    assert changed > 20
 
 
 def test_all_that_is_predicted_is_listed_to_be_built() -> None:

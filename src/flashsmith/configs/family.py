@@ -66,6 +66,9 @@ class Family(Generic[W, C]):
         schedule_cost: (configuration, workload, num_sms) -> the time of the tiles in their order,
             which carries measured times over to other workloads; None for a workload whose tiles
             are not known. None: the family's times cannot be carried over.
+        window_rank: configuration -> its rank, least first, among kernels whose measured times are
+            equal without a window, where a window hides most keys. None: their order does not
+            change.
         is_for: Whether the family comes into question for a workload: for others a plainer family's
             kernels are as fast, or it has none.
         minimum: The min compute capability for which it comes into question.
@@ -83,6 +86,7 @@ class Family(Generic[W, C]):
     smaller: Callable[[W], Sequence[C]] = _nothing
     cost: Callable[[C, W, int], float] | None = None
     schedule_cost: Callable[[C, W, int], float | None] | None = None
+    window_rank: Callable[[C], tuple[int, ...]] | None = None
     is_for: Callable[[W], bool] = _always
     minimum: Capability = (8, 0)
     is_rival: bool = True

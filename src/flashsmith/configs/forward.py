@@ -25,6 +25,7 @@ def forward_family(
     sets: DeclaredSets[F],
     *,
     schedule_cost: Callable[[F, Workload, int], float | None] | None = None,
+    window_rank: Callable[[F], tuple[int, ...]] | None = None,
     is_rival: bool = True,
 ) -> Family[Workload, F]:
     """Returns a family whose heuristic depends on dtype, d_head and the number of keys a query
@@ -55,6 +56,7 @@ def forward_family(
         smaller=lambda workload: small_tiles(workload.dtype, workload.d_head),
         cost=lambda cfg, workload, n: grid_cost(cfg, workload.problem, n),
         schedule_cost=schedule_cost,
+        window_rank=window_rank,
         is_rival=is_rival,
         declared_sets=sets,
     )

@@ -67,6 +67,8 @@ def best_first(
     measured = [(row.config, row) for row in entry.choices]
     if not can_be_carried_over(entry):
         return measured, False
+    if workload.variant.window:
+        return _for_windows(measured), False
     times: dict[C, float] = {}
     rows = candidates(entry, portfolio)
     for config, row in rows:
@@ -77,3 +79,15 @@ def best_first(
     if not rows or min(times.values()) >= CLEARLY * times[rows[0][0]]:
         return measured, False
     return sorted(rows, key=lambda each: times[each[0]]), True
+
+
+def _for_windows(measured: list[tuple[C, Measured[C]]]) -> list[tuple[C, Measured[C]]]:
+    """Returns measured kernels, best first, as they should serve a window. Those that are not
+    clearly slower than the first come in the order of their family's ``window_rank``."""
+    if not measured:
+        return []
+    rank = family_of(measured[0][0]).window_rank
+    if rank is None:
+        return measured
+    near = [each for each in measured if CLEARLY * each[1].cost <= measured[0][1].cost]
+    return sorted(near, key=lambda each: rank(each[0])) + measured[len(near) :]

@@ -18,7 +18,7 @@ from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
-from flashsmith.configs.sm90.tile_schedule import schedule_cost
+from flashsmith.configs.sm90.tile_schedule import schedule_cost, window_rank
 
 SM90_FORWARD = forward_family(
     Sm90ForwardKernelConfig,
@@ -34,6 +34,7 @@ SM90_FORWARD = forward_family(
         forward_space.get_sm90_autotuning_kernel_configs,
     ),
     schedule_cost=schedule_cost,
+    window_rank=window_rank,
 )
 SM90_SPLIT_BACKWARD = backward_family(
     Sm90SplitBackwardKernelConfig,

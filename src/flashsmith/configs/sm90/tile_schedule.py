@@ -49,6 +49,13 @@ def schedule_cost(
     return factor * max(free_at)
 
 
+def window_rank(config: Sm90ForwardKernelConfig) -> tuple[int, ...]:
+    """Returns a configuration's rank under a window, least first: few keys at a time, of which few
+    are outside of the window, then many stages, as a tile ends after a few blocks and the loads of
+    the next one have to be on their way."""
+    return config.B_c, -config.n_stages
+
+
 def _tiles_of_a_head(config: Sm90ForwardKernelConfig, workload: Workload) -> list[float]:
     """Returns the times of a head's tiles, first rows first, as if each had an SM of its own."""
     problem = workload.problem
