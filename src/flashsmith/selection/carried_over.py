@@ -63,7 +63,7 @@ def best_first(
 ) -> tuple[list[tuple[C, Measured[C]]], bool]:
     """Returns the candidates in the order in which they should serve a workload, and whether that
     is by predicted times: so if the fastest by these is clearly faster than the fastest that was
-    measured; else they are the entry's choices."""
+    measured; else they are the entry's choices, for a window in the order that suits windows."""
     measured = [(row.config, row) for row in entry.choices]
     if not can_be_carried_over(entry):
         return measured, False
