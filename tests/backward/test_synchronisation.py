@@ -17,6 +17,7 @@ from support.gradient_calls import Call, call_of
 from support.gradients import assert_near_truth, differing, launch_loaded
 
 SEEDS = 6  # some faults appear only if a lane falls far behind
+OVERLAPS = {"wait_for_launch_before"}  # in launches that may begin before the one before is over
 KINDS = {
     "sm80": {"barrier_sync", "cp_async_wait_group"},
     "sm80 sums": {"barrier_sync", "cp_async_wait_group", "named_barrier_sync"},
@@ -89,7 +90,7 @@ def test_every_dropped_site_is_noticed(
             for seed in range(SEEDS):
                 ran = unnoticed & found
                 unnoticed -= {site for site in ran if noticed(loaded, call, good, site, seed)}
-    assert KINDS[family] <= {site.kind for site in sites}
+    assert KINDS[family] | OVERLAPS <= {site.kind for site in sites}
     record_property("sites", len(sites))
     record_property("noticed", len(sites) - len(unnoticed))
     assert not unnoticed, f"dropping these changed nothing: {sorted(map(str, unnoticed))}"
