@@ -58,6 +58,10 @@ def test_tiles_that_fit_the_grid_are_taken(asked: Workload, rows_of_a_tile: int)
 
 def test_24_causal_heads_are_one_group() -> None:
     """Groups of 16 would start the long tiles of the last eight heads when most SMs are done."""
+    choice = choose_for(FORWARD, workload(64, 1, 24, 1300, CAUSAL), H200)
+    assert choice.is_predicted and choice.config.heads_per_group >= 24
+    fastest = choice.entry.choices[0].config if choice.entry else None
+    assert fastest and fastest.heads_per_group == 16
     for n in (1000, 1500, 2000, 2500):
         choice = choose_for(FORWARD, workload(128, 1, 24, n, CAUSAL), H200)
         assert choice.entry and choice.config.heads_per_group >= 24
