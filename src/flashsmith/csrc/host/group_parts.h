@@ -3,7 +3,8 @@
 //
 // A tile is a block of keys of a part, and takes a step for each block of queries of each head of
 // the part that sees its keys. More parts make tiles shorter, so that the longest end sooner and
-// fewer SMs idle at the end. They cost FP32 sums of dK and dV, which are written and read.
+// fewer SMs idle at the end; and tiles of fewer heads stay closer together, so that more of the
+// queries that they visit are in L2. Parts cost FP32 sums of dK and dV, which are written and read.
 // docs/log/backward.md has its predictions beside times of an H200.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace flashsmith {
@@ -28,6 +30,8 @@ inline std::vector<double> steps_of_tiles(double n_q, double n_k, int B_r, int B
   return steps;
 }
 
+constexpr int kManyTilesOfSm = 4, kSimulatedTilesOfSm = 16;
+
 // The properties of a call that its time depends on.
 struct GroupedProblem {
   int group;                  // query heads that share a head of K
@@ -37,7 +41,12 @@ struct GroupedProblem {
   double sums_us;             // to write and read the sums of one part
   std::vector<double> steps;  // of the tiles of a query head, see steps_of_tiles
   bool has_fewer_steps;       // a window, whose size is not known, hides some of them
+  double drift;               // share of its time by which each further head slows down a step
   int num_sms;
+
+  bool has_many_tiles() const {
+    return heads_of_k * static_cast<int>(steps.size()) > kManyTilesOfSm * num_sms;
+  }
 };
 
 // Returns the steps until the last tile ends. Each tile starts on the SM that is free first, in the
@@ -64,29 +73,33 @@ inline double end_of_last_tile(const GroupedProblem &p, int n_parts, int heads_t
   return last;
 }
 
-// Returns the number of parts that takes the least time; each has a head at least. The fewest, if
-// several are equal. The more tiles an SM has, the less parts save, and the longer a simulation
-// takes: of many tiles only whole groups and single heads come into question; and of fewer steps
-// than are known only whole groups, because sums would take a larger share of their time.
+// Returns the steps of an SM if all SMs end together.
+inline double steps_of_sm(const GroupedProblem &p) {
+  const double of_head = std::accumulate(p.steps.begin(), p.steps.end(), 0.);
+  return of_head * p.group * p.heads_of_k / p.num_sms;
+}
+
+// Returns the number of parts that takes the least time; each has a head at least. More parts have
+// to take clearly less, as their sums take memory. So many tiles that a simulation would take long
+// end together anyway. Of fewer steps than are known only whole groups come into question where an
+// SM has several tiles, because sums would take a larger share of their time.
 template <typename HeadsTogether>
 int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
-  constexpr int kManyTilesOfSm = 4, kMaxTilesOfSm = 8;
   constexpr double kLaunchUs = 3, kTileUs = 1;  // a tile is drawn and begins, even if it is empty
-  const int n_tiles = static_cast<int>(p.steps.size()), of_all_heads = p.heads_of_k * n_tiles;
-  const bool all = of_all_heads <= kManyTilesOfSm * p.num_sms;
-  if (!all && (p.has_fewer_steps || of_all_heads > kMaxTilesOfSm * p.num_sms)) return 1;
-  const int stride = all ? 1 : std::max(p.group - 1, 1);
+  constexpr double kClearly = 0.99;
+  const int n_tiles = static_cast<int>(p.steps.size());
+  if (p.has_fewer_steps && p.has_many_tiles()) return 1;
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
-  for (int n = 1; n <= p.group; n += stride) {
-    if (n > 1 && heads_of_part(p.group, n) == heads_of_part(p.group, n - 1)) {
-      continue;  // fewer parts have the same heads
-    }
-    const int n_heads = p.heads_of_k * n;
-    double time = end_of_last_tile(p, n, heads_together(n_heads)) * p.step_us;
+  for (int n = 1; n <= p.group; n++) {
+    const int heads = heads_of_part(p.group, n), n_heads = p.heads_of_k * n;
+    if (n > 1 && heads == heads_of_part(p.group, n - 1)) continue;  // fewer parts have the same
+    const bool is_short = n_heads * n_tiles <= kSimulatedTilesOfSm * p.num_sms;
+    double time = is_short ? end_of_last_tile(p, n, heads_together(n_heads)) : steps_of_sm(p);
+    time *= p.step_us * (1 + p.drift * (heads - 1));
     time += static_cast<double>(n_heads) * p.tiles_per_head / p.num_sms * kTileUs;
     if (n > 1) time += kLaunchUs + n * p.sums_us;
-    if (time < least) {
+    if (time < kClearly * least) {
       least = time;
       best = n;
     }
