@@ -133,8 +133,8 @@ def test_windows_split_groups_only_where_tiles_are_few(
 @EACH
 @pytest.mark.parametrize("causal", [True, False])
 def test_tiles_of_long_rows_have_few_heads(cfg: Sm90BackwardKernelConfig, causal: bool) -> None:
-    """Parts are not for the balance here. Tiles of unlike lengths drift apart, so that L2 would have
-    to hold the queries of all heads of a group; rows of 64 elements fit it."""
+    """Parts are not for the balance here. Tiles of unlike lengths drift apart, so that L2 would
+    have to hold the queries of all heads of a group; rows of 64 elements fit it."""
     length = 8 * cfg.B_c
     shapes = grouped(cfg, 8, length, length, heads=8)
     parts = parts_of(cfg, call_of(*shapes, causal=causal))

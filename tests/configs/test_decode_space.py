@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from flashsmith.configs import FlashDecodeKernelConfig
 from flashsmith.configs.base import Capability
 from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned
 from flashsmith.configs.registry import DECODE
-from flashsmith.configs.workload import D_HEADS, DecodeWorkload
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload, WorkTiles
 from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
 
@@ -61,12 +62,19 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
     ("capability", "given", "expected"),
     [
         ((9, 0), {"rows": 1}, {"rows": 16}),
-        ((9, 0), {"rows": 17, "in_boxes": True}, {"rows": 32, "in_boxes": True}),
+        ((9, 0), {"rows": 17, "in_boxes": True}, {"rows": 32}),
+        ((9, 0), {"rows": 33, "in_boxes": True}, {"rows": 64, "in_boxes": True}),
+        ((9, 0), {"d_head": 256, "rows": 17, "in_boxes": True},
+         {"d_head": 256, "rows": 32, "in_boxes": True}),
         ((9, 0), {"rows": 16, "in_boxes": True}, {"rows": 16}),
         ((9, 0), {"rows": 5000}, {"rows": 128}),
         ((8, 0), {"rows": 5000, "in_boxes": True}, {"rows": 64}),
-        ((9, 0), {"many_tiles": True}, {"rows": 16, "many_tiles": True}),
-        ((9, 0), {"rows": 40, "many_tiles": True}, {"rows": 64}),
+        ((9, 0), {"tiles": WorkTiles.FEW}, {"rows": 16, "tiles": WorkTiles.FEW}),
+        ((9, 0), {"rows": 30, "tiles": WorkTiles.SOME}, {"rows": 32, "tiles": WorkTiles.SOME}),
+        ((9, 0), {"rows": 40, "tiles": WorkTiles.MANY}, {"rows": 64}),
+        ((9, 0), {"fp8_cache": True, "tiles": WorkTiles.FEW}, {"rows": 16, "fp8_cache": True}),
+        ((9, 0), {"fp8_cache": True, "tiles": WorkTiles.MANY},
+         {"rows": 16, "fp8_cache": True, "tiles": WorkTiles.MANY}),
         ((9, 0), {"rows": 40, "fp8_cache": True, "in_boxes": True},
          {"rows": 64, "fp8_cache": True}),
         ((9, 0), {"rows": 40, "fp8_cache": True, "per_token_scale": True},
@@ -74,7 +82,7 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
     ],
 )  # fmt: skip
 def test_tables_tell_apart_what_kernels_do(
-    capability: Capability, given: dict[str, int], expected: dict[str, int]
+    capability: Capability, given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     families = DECODE.families_on(capability)
     tuned = as_tuned(replace(PLAIN, **given), families)

@@ -11,9 +11,10 @@ import torch
 
 import flashsmith
 from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Variant
+from flashsmith.configs.decode import work_tiles
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
-from flashsmith.configs.workload import D_HEADS, DecodeWorkload
+from flashsmith.configs.workload import D_HEADS, DecodeWorkload, WorkTiles
 from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.errors import DeviceError
 from flashsmith.jit import Target
@@ -116,18 +117,39 @@ def test_where_many_rows_do_not_fit_the_heuristic_takes_fewer() -> None:
     assert DECODE.choose_by_heuristic(workload, (8, 6)).B_r == 16
 
 
-def test_many_work_tiles_and_small_gpus_have_smaller_blocks() -> None:
-    def chosen(d_head: int, capability: tuple[int, int], many: bool) -> tuple[int, int]:
-        config = DECODE.choose_by_heuristic(
-            DecodeWorkload(DType.BF16, d_head, many_tiles=many), capability
-        )
+def test_the_number_of_work_tiles_and_small_gpus_decide_about_blocks() -> None:
+    def chosen(
+        d_head: int, tiles: WorkTiles, capability: tuple[int, int] = (9, 0), rows: int = 1
+    ) -> tuple[int, int, int]:
+        workload = DecodeWorkload(DType.BF16, d_head, rows, tiles=tiles)
+        config = DECODE.choose_by_heuristic(workload, capability)
         assert isinstance(config, FlashDecodeKernelConfig)
-        return config.n_warps, config.blocks_per_SM
+        return config.B_r, config.n_warps, config.blocks_per_SM
 
-    for d_head, few, many in ((64, (4, 2), (2, 4)), (128, (4, 2), (2, 4)), (256, (4, 1), (2, 3))):
-        assert (chosen(d_head, (9, 0), False), chosen(d_head, (9, 0), True)) == (few, many)
-    assert chosen(256, (8, 6), False) == (2, 3)  # 136 KB a block are too many there
-    assert chosen(96, (9, 0), True) == chosen(96, (9, 0), False)
+    ANY, FEW, SOME, MANY = WorkTiles
+    of_128 = [chosen(128, tiles) for tiles in WorkTiles]
+    assert of_128 == [(16, 4, 2), (16, 8, 1), (16, 2, 3), (16, 2, 4)]
+    assert [chosen(128, tiles, rows=20) for tiles in (FEW, SOME)] == [(32, 4, 2), (32, 8, 1)]
+    assert [chosen(256, tiles) for tiles in (SOME, MANY)] == [(16, 4, 1), (16, 2, 3)]
+    # These have no room for blocks of 8 warps, nor in 256 columns for any but the smallest.
+    assert [chosen(128, FEW, each) for each in ((8, 0), (8, 9))] == [chosen(128, ANY)] * 2
+    assert chosen(256, FEW, (8, 6)) == (16, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tiles"),
+    [
+        (1, WorkTiles.FEW),
+        (8, WorkTiles.FEW),
+        (9, WorkTiles.SOME),
+        (49, WorkTiles.SOME),
+        (50, WorkTiles.MANY),
+    ],
+)
+def test_work_tiles_are_counted_beside_sms(batch: int, tiles: WorkTiles) -> None:
+    """An H200 has 132 SMs."""
+    assert work_tiles(batch, 8, 132) is tiles
+    assert work_tiles(batch, 8, None) is WorkTiles.ANY
 
 
 def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
@@ -142,8 +164,8 @@ def test_splits_that_are_given_take_the_same_kernel_for_every_batch(
         call = DecodeCall(q, KVCache(q, q), None, None, False, None, None)
         return decode_calls._choose(asked, call, CallArgs(), 64).config
 
-    assert chosen(128, 0) == chosen(1, 0) != chosen(132, 0)
-    assert chosen(132, 3) == chosen(1, 3) == chosen(1, 0)
+    assert chosen(16, 0) == chosen(32, 0) != chosen(132, 0)
+    assert chosen(132, 3) == chosen(16, 3) == chosen(1, 3)
 
 
 def test_a_call_takes_the_kernel_for_its_queries_and_heads(monkeypatch: pytest.MonkeyPatch) -> None:

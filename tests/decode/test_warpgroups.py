@@ -146,8 +146,9 @@ def test_the_newest_family_serves_many_rows_that_lie_in_boxes() -> None:
         config = DECODE.choose_by_heuristic(workload, (9, 0))
         return config.family, config.B_r
 
-    assert [chosen(rows, in_boxes=True) for rows in (1, 16, 17, 64, 65, 4096)] == [
-        ("sm80", 16), ("sm80", 16), ("sm90", 64), ("sm90", 64), ("sm90", 128), ("sm90", 128),
+    assert [chosen(rows, in_boxes=True) for rows in (16, 17, 32, 33, 64, 65, 4096)] == [
+        ("sm80", 16), ("sm80", 32), ("sm80", 32), ("sm90", 64), ("sm90", 64), ("sm90", 128),
+        ("sm90", 128),
     ]  # fmt: skip
     assert chosen(64) == ("sm80", 64)
     assert chosen(64, in_boxes=True, fp8_cache=True) == ("sm80", 64)

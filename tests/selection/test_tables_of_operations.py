@@ -13,7 +13,7 @@ import flashsmith
 from flashsmith.configs import CAUSAL, FULL, KernelConfig, Variant
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
-from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, Workload
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, Workload, WorkTiles
 from flashsmith.dtype import DType
 from flashsmith.errors import DeviceError, TuningError
 from flashsmith.ops import backward as backward_calls
@@ -29,7 +29,7 @@ from support.tuning import STAMP as OF_AN_A100
 
 H200 = "NVIDIA H200"
 STAMP = {**OF_AN_A100, "gpu": H200}
-PLAIN = DecodeWorkload(DType.BF16, 128, rows=16)
+PLAIN = DecodeWorkload(DType.BF16, 128, rows=16, tiles=WorkTiles.FEW)
 BOXED = DecodeWorkload(DType.BF16, 128, rows=64, in_boxes=True)
 OTHER = DECODE.candidates(PLAIN, "sm_90a")[2]
 OTHER_BOXED = next(c for c in DECODE.candidates(BOXED, "sm_90a")[:-1] if c.family == "sm90")
@@ -104,7 +104,7 @@ def test_decode_takes_what_was_measured_for_it_and_the_heuristics_choice_else() 
     assert chosen(replace(PLAIN, dtype=DType.FP16)) == OTHER.for_dtype(DType.FP16)
     assert chosen(replace(BOXED, rows=50)) == OTHER_BOXED
     for unmeasured in (
-        replace(PLAIN, many_tiles=True),
+        replace(PLAIN, tiles=WorkTiles.MANY),
         replace(PLAIN, fp8_cache=True),
         replace(PLAIN, d_head=64),
         replace(BOXED, in_boxes=False),
@@ -172,8 +172,9 @@ def test_few_queries_of_attention_take_decodes_table_too() -> None:
     [
         (("H200", "A100"), "GPU: NVIDIA A100 there, NVIDIA H200 here"),
         (("kernels_sm80_decode: ", "kernels_sm80_decode: 0"), "kernels of sm_80: 0.* there"),
-        (("BF16,128,16,no", "BF16,128,16,perhaps"), "fp8_cache is 'perhaps'"),
-        (("BF16,128,16,no", "BF16,64,16,no"), "cannot serve .*it is for BF16 and d_head 128"),
+        (("BF16,128,16,few,no", "BF16,128,16,few,perhaps"), "fp8_cache is 'perhaps'"),
+        (("BF16,128,16,few", "BF16,128,16,2"), "tiles is '2'; supported are any, few, some, many"),
+        (("BF16,128,16,few", "BF16,64,16,few"), "cannot serve .*it is for BF16 and d_head 128"),
         (("format 2", "format 9"), "its format is 9"),
         (("3 rows", "4 rows"), "it was cut off"),
     ],

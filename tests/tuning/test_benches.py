@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, KernelId
+from flashsmith.configs.decode import work_tiles
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE
-from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, WorkTiles
 from flashsmith.dtype import DType
 from flashsmith.lab.bench.timer import Timing
 from flashsmith.lab.tuning import benches, lab
@@ -29,10 +31,19 @@ GRADIENTS = BackwardWorkload(Problem.square(DType.FP16, 64, 1, 2, 128))
 SAME_BITS = BackwardWorkload(GRADIENTS.problem, CAUSAL, deterministic=True)
 
 
-def test_many_tiles_are_timed_where_tiles_are_many() -> None:
-    assert {batch for batch, _ in shapes_for(FEW, 132)} == {1, 16}
-    many = DecodeWorkload(DType.FP16, 64, many_tiles=True)
-    assert {batch for batch, _ in shapes_for(many, 132)} == {132}
+def test_each_number_of_work_tiles_is_timed_where_there_are_so_many() -> None:
+    batches = {
+        tiles: {batch for batch, _ in shapes_for(replace(FEW, tiles=tiles), 132)}
+        for tiles in WorkTiles
+    }
+    assert batches == {
+        WorkTiles.ANY: {1, 16},
+        WorkTiles.FEW: {1},
+        WorkTiles.SOME: {16},
+        WorkTiles.MANY: {132},
+    }
+    for tiles, (batch,) in list(batches.items())[1:]:
+        assert work_tiles(batch, DecodeBench(FEW, Shape(1, 40), "cpu").k.shape[2], 132) is tiles
 
 
 SHAPES = (Shape(1, 40), Shape(2, 17))

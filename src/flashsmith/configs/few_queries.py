@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
 from flashsmith.configs.cost_model import grid_cost
-from flashsmith.configs.decode import has_many_tiles, rows_of_kernels
+from flashsmith.configs.decode import rows_of_kernels, work_tiles
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.workload import DecodeWorkload, Workload, padded_d_head
+from flashsmith.configs.workload import DecodeWorkload, Workload, WorkTiles, padded_d_head
 from flashsmith.dtype import DType
 from flashsmith.problem import Problem
 
@@ -66,8 +66,8 @@ def prefer_split_kv(
     if not is_for_decode(problem, workload.variant):
         return None
     rows, d_head = rows_of_decode(problem), padded_d_head(problem)
-    many = has_many_tiles(problem.batch, problem.heads_kv, num_sms)
-    asked = DecodeWorkload(problem.dtype, d_head, rows, many_tiles=many, in_boxes=True)
+    tiles = work_tiles(problem.batch, problem.heads_kv, num_sms)
+    asked = DecodeWorkload(problem.dtype, d_head, rows, tiles=tiles, in_boxes=True)
     decode = choose(asked, capability)
     if num_sms is None:
         worth_it = rows <= _MAX_ROWS_ON_CPU and problem.seq_len_k >= _MIN_KEYS_ON_CPU
@@ -90,9 +90,9 @@ def configs_of_few_queries(
     if not _is_plain(variant):
         return set()
     return {
-        choose(DecodeWorkload(dtype, d_head, rows, many_tiles=many, in_boxes=True), capability)
+        choose(DecodeWorkload(dtype, d_head, rows, tiles=tiles, in_boxes=True), capability)
         for rows in rows_of_kernels(DECODE.families)
-        for many in ((False, True) if capability else (False,))
+        for tiles in (WorkTiles if capability else (WorkTiles.ANY,))
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from flashsmith.configs.variant import FULL, VARIANTS, Variant
@@ -21,7 +22,7 @@ _CHUNK = 8  # elements: rows are moved 16 bytes at a time
 ROW_COLUMNS = ("dtype", "d_head", "mask", "batch", "heads", "seq_len")
 # The sizes of k; a row without them, or with empty ones, has q's.
 K_COLUMNS = ("heads_kv", "seq_len_k")
-_FLAGS = ("fp8_cache", "per_token_scale", "many_tiles", "in_boxes")  # of decode
+_FLAGS = ("fp8_cache", "per_token_scale", "in_boxes")  # of decode
 _YES, _NO = "yes", "no"
 
 
@@ -36,19 +37,38 @@ def read_flag(row: Mapping[str, str | int], name: str) -> bool:
     return row[name] == _YES
 
 
+class WorkTiles(str, Enum):
+    """A class of numbers of work tiles of decode, beside a GPU's SMs; ANY: the choice must not
+    depend on it."""
+
+    ANY = "any"
+    FEW = "few"  # up to one for two SMs
+    SOME = "some"
+    MANY = "many"  # several for each SM
+
+    @classmethod
+    def read(cls, text: str | int) -> WorkTiles:
+        """Raises ValueError: No member has this value."""
+        try:
+            return cls(text)
+        except ValueError:
+            supported = ", ".join(each.value for each in cls)
+            raise ValueError(f"tiles is {text!r}; supported are {supported}") from None
+
+
 class DecodeBucket(NamedTuple):
     """The decode workloads, of all lengths, that share an entry of a tuned table for one dtype,
     d_head and kind of cache."""
 
     rows: int
-    many_tiles: bool
+    tiles: WorkTiles
     in_boxes: bool
 
     @property
     def words(self) -> str:
         """The bucket in words: `up to 16 rows, few tiles`."""
-        tiles = "many tiles" if self.many_tiles else "few tiles"
-        return f"up to {self.rows} rows, {tiles}{', in boxes' if self.in_boxes else ''}"
+        boxes = ", in boxes" if self.in_boxes else ""
+        return f"up to {self.rows} rows, {self.tiles.value} tiles{boxes}"
 
     @property
     def lengths(self) -> str:
@@ -139,7 +159,7 @@ class DecodeWorkload:
     rows: Packed GQA rows: queries times the heads that share a head of the cache.
     fp8_cache: Whether keys and values are FP8.
     per_token_scale: Whether each row of keys and values has a scale (per-token scales).
-    many_tiles: Whether SMs have several work tiles each, whatever the lengths are.
+    tiles: How many work tiles there are, whatever the lengths are.
     in_boxes: Whether bulk copies can load blocks of keys: 16-bit keys, in pages of a multiple of 16
         rows or in slots, with strides that tensor maps support; and all rows of a block may be
         read, which a window forbids.
@@ -149,6 +169,7 @@ class DecodeWorkload:
         "dtype",
         "d_head",
         "rows",
+        "tiles",
         *_FLAGS,
     )  # of a row of a tuned table
 
@@ -157,7 +178,7 @@ class DecodeWorkload:
     rows: int = 1
     fp8_cache: bool = False
     per_token_scale: bool = False
-    many_tiles: bool = False
+    tiles: WorkTiles = WorkTiles.ANY
     in_boxes: bool = False
 
     def __str__(self) -> str:
@@ -187,7 +208,7 @@ class DecodeWorkload:
         kind = "16 bits"
         if self.fp8_cache:
             kind = "fp8 with per-token scales" if self.per_token_scale else "fp8"
-        bucket = DecodeBucket(self.rows, self.many_tiles, self.in_boxes)
+        bucket = DecodeBucket(self.rows, self.tiles, self.in_boxes)
         return TuningKey(self.dtype, self.d_head, kind, bucket)
 
     @property
@@ -206,7 +227,8 @@ class DecodeWorkload:
     def as_row(self) -> dict[str, str | int]:
         """Returns COLUMNS with their values."""
         flags = {name: flag_text(getattr(self, name)) for name in _FLAGS}
-        return {"dtype": str(self.dtype), "d_head": self.d_head, "rows": self.rows, **flags}
+        sizes = {"d_head": self.d_head, "rows": self.rows, "tiles": self.tiles.value}
+        return {"dtype": str(self.dtype), **sizes, **flags}
 
     @classmethod
     def from_row(cls, row: Mapping[str, str | int]) -> Self:
@@ -214,7 +236,8 @@ class DecodeWorkload:
         ``Workload.from_row`` does."""
         flags = {name: read_flag(row, name) for name in _FLAGS}
         dtype = DType.from_string(str(row["dtype"]))
-        return cls(dtype, int(row["d_head"]), int(row["rows"]), **flags)
+        tiles = WorkTiles.read(row["tiles"])
+        return cls(dtype, int(row["d_head"]), int(row["rows"]), tiles=tiles, **flags)
 
 
 @dataclass(frozen=True, order=True)

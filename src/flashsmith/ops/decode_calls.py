@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId, Variant
-from flashsmith.configs.decode import has_many_tiles
+from flashsmith.configs.decode import work_tiles
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_sms
@@ -331,7 +331,7 @@ def _choose(
     q, cache = call.q, call.cache
     gpu, capability = gpu_of(q.device)
     heads_kv = max(cache.k.shape[2], 1)
-    num_sms = None if gpu is None else count_sms(gpu)
+    num_sms = None if gpu is None or asked.splits > 0 else count_sms(gpu)
     batch = size_class(q.shape[0])
     is_fp8, scales = cache.k.dtype == FP8, (cache.k_scale, cache.v_scale)
     workload = DecodeWorkload(
@@ -340,7 +340,7 @@ def _choose(
         rows=q.shape[1] * (q.shape[2] // heads_kv),
         fp8_cache=is_fp8,
         per_token_scale=is_fp8 and any(t is not None and is_of_tokens(t) for t in scales),
-        many_tiles=asked.splits == 0 and has_many_tiles(batch, heads_kv, num_sms),
+        tiles=work_tiles(batch, heads_kv, num_sms),
         in_boxes=cache.is_in_boxes and not extras.variant.window,
     )
     return choose_for(DECODE, workload, gpu, capability)

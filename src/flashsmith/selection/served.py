@@ -17,7 +17,13 @@ from flashsmith.configs.operation import Serving, capability_of
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.fp8_space import get_fp8_kernel_configs
-from flashsmith.configs.workload import D_HEADS, BackwardWorkload, DecodeWorkload, TuningKey
+from flashsmith.configs.workload import (
+    D_HEADS,
+    BackwardWorkload,
+    DecodeWorkload,
+    TuningKey,
+    WorkTiles,
+)
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import FILL_BUCKETS, LENGTH_BUCKETS, Problem
@@ -112,10 +118,10 @@ def served_decodes(
     Args, raises: See ``served_instances``.
     """
     workloads = [
-        DecodeWorkload(dtype, d_head, rows, *kind, many_tiles=many, in_boxes=boxes)
+        DecodeWorkload(dtype, d_head, rows, *kind, tiles=tiles, in_boxes=boxes)
         for dtype, d_head, kind in product(tuple(dtypes), tuple(d_heads), tuple(kinds_of_cache))
         for rows in rows_of_kernels(DECODE.families)
-        for many, boxes in product((False, True), repeat=2)
+        for tiles, boxes in product(WorkTiles, (False, True))
     ]
     configs: set[DecodeKernelConfig] = set()
     for workload in workloads:

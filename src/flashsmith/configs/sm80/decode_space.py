@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm80.decode import SUPPORTED_VALUES, FlashDecodeKernelConfig
 from flashsmith.configs.sm80.forward import MMA_M
-from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.configs.workload import DecodeWorkload, WorkTiles
 from flashsmith.gpus import GpuArchitecture
 
 
@@ -71,36 +71,69 @@ _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
     128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
 }
 
-# The tiles for many work tiles of 16 rows: smaller blocks, and more of them, so that an SM that
-# begins or ends one tile has others in progress. A d_head that is missing here takes the tiles
-# above. These tiles also replace blocks that are too large for a GPU's shared memory.
-_HEURISTIC_FOR_MANY_TILES = {
-    64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
-    128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
-    256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
+# The tiles by the number of work tiles, B_r and d_head, for a 16-bit cache; what is missing here
+# takes the tiles above. Few work tiles are split, and have blocks of many warps, whose partial
+# results meet in shared memory. Where SMs have about a work tile each, or several, small blocks and
+# more of them keep an SM busy that begins or ends one. The small blocks also replace those that are
+# too large for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
+_HEURISTIC_BY_TILES = {
+    WorkTiles.FEW: {
+        16: {
+            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
+            128: DecodeTiles(16, 8, n_stages=3, blocks_per_SM=1),
+        },
+        32: {
+            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
+            128: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
+        },
+    },
+    WorkTiles.SOME: {
+        16: {
+            64: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
+            128: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
+        },
+        32: {
+            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
+            128: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+        },
+    },
+    WorkTiles.MANY: {
+        16: {
+            64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
+            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
+            128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
+            256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
+        },
+        32: {
+            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
+            128: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+        },
+    },
 }
-_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_FOR_MANY_TILES[128])}
+_HEURISTIC_FOR_MANY_FP8_TILES = {
+    128: _of_fp8(_HEURISTIC_BY_TILES[WorkTiles.MANY][MMA_M][128]),
+}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
     """Returns one configuration for each d_head, kind of cache and B_r: the min of ``ROWS`` that
-    covers the workload's rows, or the max; 16 with per-token scales. For 16 rows there is another
-    one for many work tiles. Raises ValueError for other d_heads. Scales of a 16-bit cache are
-    refused elsewhere."""
-    fp8_cache = workload.fp8_cache
-    per_token_scale = fp8_cache and workload.per_token_scale
+    covers the workload's rows, or the max; 16 with per-token scales. Some have others by the number
+    of work tiles. Raises ValueError for other d_heads. Scales of a 16-bit cache are refused
+    elsewhere."""
+    per_token_scale = workload.fp8_cache and workload.per_token_scale
     B_r = next((maximum for maximum in ROWS if workload.rows <= maximum), ROWS[-1])
     if per_token_scale:
         B_r, table = MMA_M, _HEURISTIC_FOR_SCALES
+    elif workload.fp8_cache:
+        table = _HEURISTIC_FOR_FP8[B_r]
+        if workload.tiles is WorkTiles.MANY and B_r == MMA_M:
+            table = table | _HEURISTIC_FOR_MANY_FP8_TILES
     else:
-        table = (_HEURISTIC_FOR_FP8 if fp8_cache else _HEURISTIC)[B_r]
-        if workload.many_tiles and B_r == MMA_M:
-            table = table | (
-                _HEURISTIC_FOR_MANY_FP8_TILES if fp8_cache else _HEURISTIC_FOR_MANY_TILES
-            )
+        table = _HEURISTIC[B_r] | _HEURISTIC_BY_TILES.get(workload.tiles, {}).get(B_r, {})
     tiles = tiles_of(table, workload.d_head)
     return FlashDecodeKernelConfig(
-        workload.dtype, workload.d_head, B_r, *tiles, fp8_cache, per_token_scale
+        workload.dtype, workload.d_head, B_r, *tiles, workload.fp8_cache, per_token_scale
     )
 
 

@@ -12,7 +12,7 @@ from flashsmith.configs.base import Capability
 from flashsmith.configs.decode import KINDS_OF_CACHE, as_tuned, rows_of_kernels
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE
-from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, WorkTiles
 from flashsmith.gpus import count_sms
 from flashsmith.lab.commands.request import ON_A_GPU, Request
 from flashsmith.problem import Problem
@@ -95,13 +95,13 @@ def decode_workloads(request: Request, capability: Capability | None) -> list[De
     """Lists all workloads that tables distinguish on a GPU."""
     families = DECODE.families_on(capability)
     asked = (
-        DecodeWorkload(dtype, d_head, rows, *kind, many_tiles, in_boxes)
-        for dtype, d_head, kind, rows, many_tiles, in_boxes in product(
+        DecodeWorkload(dtype, d_head, rows, *kind, tiles, in_boxes)
+        for dtype, d_head, kind, rows, tiles, in_boxes in product(
             request.dtypes,
             request.d_heads,
             KINDS_OF_CACHE,
             rows_of_kernels(families),
-            (False, True),
+            WorkTiles,
             (False, True),
         )
     )

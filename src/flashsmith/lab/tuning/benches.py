@@ -19,7 +19,7 @@ from flashsmith.configs import (
 )
 from flashsmith.configs.operation import Operation
 from flashsmith.configs.registry import BACKWARD, DECODE, FORWARD
-from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload
+from flashsmith.configs.workload import BackwardWorkload, DecodeWorkload, WorkTiles
 from flashsmith.gpus import count_sms
 from flashsmith.lab.bench.operations.forward_kernels import Checker
 from flashsmith.lab.bench.runner import check
@@ -112,15 +112,18 @@ class Shape(NamedTuple):
 
 _HEADS_KV, _SHARING = 8, 4
 _FEW_ROWS = 16  # up to here a request has one query
-_FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768), Shape(16, 4096))
-_KEYS_OF_MANY = (128, 512, 2048)
+_FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768))
+_ANY_TILES = (*_FEW_TILES, Shape(16, 4096))
+_KEYS_OF_SOME, _KEYS_OF_MANY = (1024, 4096), (128, 512, 2048)
 
 
 def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
     """Returns the shapes on which a workload is timed; together they stand for all lengths."""
-    if workload.many_tiles:
+    if workload.tiles is WorkTiles.MANY:
         return tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
-    return _FEW_TILES
+    if workload.tiles is WorkTiles.SOME:
+        return tuple(Shape(num_sms // _HEADS_KV, n_keys) for n_keys in _KEYS_OF_SOME)
+    return _FEW_TILES if workload.tiles is WorkTiles.FEW else _ANY_TILES
 
 
 class DecodeBench:
