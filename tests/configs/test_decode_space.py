@@ -63,6 +63,8 @@ def test_both_families_are_tried_for_many_rows_in_boxes() -> None:
     [
         ((9, 0), {"rows": 1}, {"rows": 16}),
         ((9, 0), {"rows": 17, "in_boxes": True}, {"rows": 32}),
+        ((9, 0), {"rows": 17, "in_boxes": True, "tiles": WorkTiles.FEW},
+         {"rows": 32, "in_boxes": True, "tiles": WorkTiles.FEW}),
         ((9, 0), {"rows": 33, "in_boxes": True}, {"rows": 64, "in_boxes": True}),
         ((9, 0), {"d_head": 256, "rows": 17, "in_boxes": True},
          {"d_head": 256, "rows": 32, "in_boxes": True}),

@@ -126,23 +126,24 @@ def test_the_number_of_work_tiles_and_small_gpus_decide_about_blocks() -> None:
         assert isinstance(config, FlashDecodeKernelConfig)
         return config.B_r, config.n_warps, config.blocks_per_SM
 
-    ANY, FEW, SOME, MANY = WorkTiles
+    ANY, _, SOME, FILLING, MANY = WorkTiles
     of_128 = [chosen(128, tiles) for tiles in WorkTiles]
-    assert of_128 == [(16, 4, 2), (16, 8, 1), (16, 2, 3), (16, 2, 4)]
-    assert [chosen(128, tiles, rows=20) for tiles in (FEW, SOME)] == [(32, 4, 2), (32, 8, 1)]
-    assert [chosen(256, tiles) for tiles in (SOME, MANY)] == [(16, 4, 1), (16, 2, 3)]
+    assert of_128 == [(16, 4, 2), (16, 4, 2), (16, 8, 1), (16, 2, 3), (16, 2, 4)]
+    assert [chosen(128, tiles, rows=20) for tiles in (SOME, FILLING)] == [(32, 4, 2), (32, 8, 1)]
+    assert [chosen(256, tiles) for tiles in (FILLING, MANY)] == [(16, 4, 1), (16, 2, 3)]
     # These have no room for blocks of 8 warps, nor in 256 columns for any but the smallest.
-    assert [chosen(128, FEW, each) for each in ((8, 0), (8, 9))] == [chosen(128, ANY)] * 2
-    assert chosen(256, FEW, (8, 6)) == (16, 2, 3)
+    assert [chosen(128, SOME, each) for each in ((8, 0), (8, 9))] == [chosen(128, ANY)] * 2
+    assert chosen(256, SOME, (8, 6)) == (16, 2, 3)
 
 
 @pytest.mark.parametrize(
     ("batch", "tiles"),
     [
         (1, WorkTiles.FEW),
-        (8, WorkTiles.FEW),
-        (9, WorkTiles.SOME),
-        (49, WorkTiles.SOME),
+        (2, WorkTiles.SOME),
+        (8, WorkTiles.SOME),
+        (9, WorkTiles.FILLING),
+        (49, WorkTiles.FILLING),
         (50, WorkTiles.MANY),
     ],
 )

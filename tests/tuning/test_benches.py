@@ -39,7 +39,8 @@ def test_each_number_of_work_tiles_is_timed_where_there_are_so_many() -> None:
     assert batches == {
         WorkTiles.ANY: {1, 16},
         WorkTiles.FEW: {1},
-        WorkTiles.SOME: {16},
+        WorkTiles.SOME: {4},
+        WorkTiles.FILLING: {16},
         WorkTiles.MANY: {132},
     }
     for tiles, (batch,) in list(batches.items())[1:]:

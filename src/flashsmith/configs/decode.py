@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, TypeVar
@@ -17,10 +17,14 @@ D = TypeVar("D", bound=DecodeKernelConfig)
 
 # The kinds of KV cache: whether keys and values are FP8, and whether each row has a scale.
 KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
-# Work tiles beside SMs, measured on an H200 (docs/log/decode.md): fewer than half as many count as
-# few, and from three times as many on they are many.
-_SMS_OF_A_TILE, _TILES_OF_AN_SM = 2, 3
+# Fewer work tiles for each SM than this are of a class, as measured on an H200
+# (docs/log/decode.md); more are many.
+_TILES_OF_AN_SM = {WorkTiles.FEW: 1 / 11, WorkTiles.SOME: 1 / 2, WorkTiles.FILLING: 3}
 _FEWEST_ROWS, _CLASSED_ROWS = 16, 32  # with more rows one kernel serves any number of work tiles
+
+
+def _no_rows(workload: DecodeWorkload) -> int:
+    return 0
 
 
 def decode_family(
@@ -30,15 +34,14 @@ def decode_family(
     rows: Sequence[int],
     tuning_space: Callable[[DecodeWorkload, GpuArchitecture], Sequence[D]],
     *,
-    min_rows: Mapping[int, int] | None = None,
+    min_rows: Callable[[DecodeWorkload], int] = _no_rows,
     by_boxes: bool = False,
 ) -> Family[DecodeWorkload, D]:
     """Returns a family with one configuration for each d_head, kind of KV cache and number of rows.
 
     Args:
         rows: Numbers of rows that stand for all others: one for each result of the heuristic.
-        min_rows: The min number of rows for each d_head; for fewer a plainer family's kernels are
-            as fast. None: any number.
+        min_rows: The min number of rows; for fewer a plainer family's kernels are as fast.
         by_boxes: Whether it serves only caches that bulk copies can read in boxes.
         Others: See ``Family``.
     """
@@ -59,8 +62,7 @@ def decode_family(
 
     def is_for(workload: DecodeWorkload) -> bool:
         in_boxes = workload.in_boxes and not workload.fp8_cache
-        has_enough = min_rows is None or workload.rows >= min_rows.get(workload.d_head, 0)
-        return has_enough and (in_boxes or not by_boxes)
+        return workload.rows >= min_rows(workload) and (in_boxes or not by_boxes)
 
     return Family(
         config, heuristic, heuristic_in_words, answers, tuning_space, smaller=smaller, is_for=is_for
@@ -78,10 +80,9 @@ def work_tiles(batch: int, heads_kv: int, num_sms: int | None) -> WorkTiles:
     count."""
     if num_sms is None:
         return WorkTiles.ANY
-    tiles = batch * heads_kv
-    if _SMS_OF_A_TILE * tiles < num_sms:
-        return WorkTiles.FEW
-    return WorkTiles.MANY if tiles >= _TILES_OF_AN_SM * num_sms else WorkTiles.SOME
+    of_an_sm = batch * heads_kv / num_sms
+    classes = (each for each, limit in _TILES_OF_AN_SM.items() if of_an_sm < limit)
+    return next(classes, WorkTiles.MANY)
 
 
 def as_tuned(

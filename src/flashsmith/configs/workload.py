@@ -42,9 +42,10 @@ class WorkTiles(str, Enum):
     depend on it."""
 
     ANY = "any"
-    FEW = "few"  # up to one for two SMs
+    FEW = "few"  # many SMs share each
     SOME = "some"
-    MANY = "many"  # several for each SM
+    FILLING = "filling"  # about one for each SM
+    MANY = "many"
 
     @classmethod
     def read(cls, text: str | int) -> WorkTiles:

@@ -72,12 +72,12 @@ _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
 }
 
 # The tiles by the number of work tiles, B_r and d_head, for a 16-bit cache; what is missing here
-# takes the tiles above. Few work tiles are split, and have blocks of many warps, whose partial
-# results meet in shared memory. Where SMs have about a work tile each, or several, small blocks and
-# more of them keep an SM busy that begins or ends one. The small blocks also replace those that are
-# too large for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
+# takes the tiles above. Where a few SMs share a work tile, blocks of many warps leave one partial
+# result of an SM. Where SMs have about a work tile each, or several, small blocks and more of them
+# keep an SM busy that begins or ends one. The small blocks also replace those that are too large
+# for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
 _HEURISTIC_BY_TILES = {
-    WorkTiles.FEW: {
+    WorkTiles.SOME: {
         16: {
             96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
             128: DecodeTiles(16, 8, n_stages=3, blocks_per_SM=1),
@@ -87,7 +87,7 @@ _HEURISTIC_BY_TILES = {
             128: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
         },
     },
-    WorkTiles.SOME: {
+    WorkTiles.FILLING: {
         16: {
             64: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
             96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),

@@ -9,7 +9,7 @@ from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import MAX_STAGES
 from flashsmith.configs.sm90.hardware import WGMMA_M
-from flashsmith.configs.workload import DecodeWorkload
+from flashsmith.configs.workload import DecodeWorkload, WorkTiles
 from flashsmith.gpus import GpuArchitecture
 
 
@@ -38,11 +38,15 @@ _HEURISTIC = {
         256: DecodeTiles(64, n_stages=2),
     },
 }
-# The min number of rows for each d_head. For fewer mma.sync is as fast, because each of its warps
-# has 16 rows, and its blocks are small enough for several on an SM. Other d_heads were not measured
-# from 17 to 32 rows.
-MIN_ROWS = {64: 33, 96: 17, 128: 33, 192: 17, 256: 17}
 ROWS = tuple(n * WGMMA_M for n in _HEURISTIC)
+
+
+def min_rows(workload: DecodeWorkload) -> int:
+    """Returns the rows from which on wgmma is faster than mma.sync, whose warps have 16 rows each.
+    Up to 32 rows its blocks are small enough for several on an SM; where few work tiles are split,
+    and for other d_heads, that was not measured."""
+    is_measured = workload.d_head in (64, 128) and workload.tiles is not WorkTiles.FEW
+    return 33 if is_measured else 17
 
 
 def heuristic(workload: DecodeWorkload) -> Sm90DecodeKernelConfig:

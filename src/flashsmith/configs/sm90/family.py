@@ -55,7 +55,7 @@ SM90_DECODE = decode_family(
     "one configuration for each d_head and number of rows",
     decode_space.ROWS,
     decode_space.tuning_space,
-    min_rows=decode_space.MIN_ROWS,
+    min_rows=decode_space.min_rows,
     by_boxes=True,
 )
 # The plainest family comes first.

@@ -113,17 +113,19 @@ class Shape(NamedTuple):
 _HEADS_KV, _SHARING = 8, 4
 _FEW_ROWS = 16  # up to here a request has one query
 _FEW_TILES = (Shape(1, 2048), Shape(1, 8192), Shape(1, 32768))
+_SOME_TILES = (Shape(4, 2048), Shape(4, 8192))
 _ANY_TILES = (*_FEW_TILES, Shape(16, 4096))
-_KEYS_OF_SOME, _KEYS_OF_MANY = (1024, 4096), (128, 512, 2048)
+_KEYS_OF_FILLING, _KEYS_OF_MANY = (1024, 4096), (128, 512, 2048)
 
 
 def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
     """Returns the shapes on which a workload is timed; together they stand for all lengths."""
     if workload.tiles is WorkTiles.MANY:
         return tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
-    if workload.tiles is WorkTiles.SOME:
-        return tuple(Shape(num_sms // _HEADS_KV, n_keys) for n_keys in _KEYS_OF_SOME)
-    return _FEW_TILES if workload.tiles is WorkTiles.FEW else _ANY_TILES
+    if workload.tiles is WorkTiles.FILLING:
+        return tuple(Shape(num_sms // _HEADS_KV, n_keys) for n_keys in _KEYS_OF_FILLING)
+    usual = {WorkTiles.FEW: _FEW_TILES, WorkTiles.SOME: _SOME_TILES}
+    return usual.get(workload.tiles, _ANY_TILES)
 
 
 class DecodeBench:
