@@ -135,8 +135,8 @@ def test_windows_split_groups_only_where_tiles_are_few(
 def test_tiles_of_long_rows_have_few_heads(cfg: Sm90BackwardKernelConfig, causal: bool) -> None:
     """Parts are not for the balance here. Tiles of unlike lengths drift apart, so that L2 would
     have to hold the queries of all heads of a group; rows of 64 elements fit it."""
-    length = 8 * cfg.B_c
-    shapes = grouped(cfg, 8, length, length, heads=8)
+    length = 2 * cfg.B_c
+    shapes = grouped(cfg, 8, length, length, heads=16)
     parts = parts_of(cfg, call_of(*shapes, causal=causal))
     assert (parts > 1) == (causal and cfg.d_head > 64)
 
