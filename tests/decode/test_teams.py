@@ -131,7 +131,7 @@ def test_the_number_of_work_tiles_and_small_gpus_decide_about_blocks() -> None:
     assert of_128 == [(16, 4, 2), (16, 4, 2), (16, 8, 1), (16, 2, 3), (16, 2, 4)]
     assert [chosen(128, tiles, rows=20) for tiles in (SOME, FILLING)] == [(32, 4, 2), (32, 8, 1)]
     assert [chosen(256, tiles) for tiles in (FILLING, MANY)] == [(16, 4, 1), (16, 2, 3)]
-    # These have no room for blocks of 8 warps, nor in 256 columns for any but the smallest.
+    # Older GPUs have no room for blocks of 8 warps, and at d_head 256 only for the smallest blocks.
     assert [chosen(128, SOME, each) for each in ((8, 0), (8, 9))] == [chosen(128, ANY)] * 2
     assert chosen(256, SOME, (8, 6)) == (16, 2, 3)
 

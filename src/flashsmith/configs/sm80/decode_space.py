@@ -71,49 +71,39 @@ _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
     128: DecodeTiles(32, 4, n_stages=2, blocks_per_SM=2),
 }
 
-# The tiles by the number of work tiles, B_r and d_head, for a 16-bit cache; what is missing here
+# The tiles by B_r, d_head and the number of work tiles, for a 16-bit cache; what is missing here
 # takes the tiles above. Where a few SMs share a work tile, blocks of many warps leave one partial
 # result of an SM. Where SMs have about a work tile each, or several, small blocks and more of them
 # keep an SM busy that begins or ends one. The small blocks also replace those that are too large
 # for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
+_SOME, _FILLING, _MANY = WorkTiles.SOME, WorkTiles.FILLING, WorkTiles.MANY
 _HEURISTIC_BY_TILES = {
-    WorkTiles.SOME: {
-        16: {
-            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
-            128: DecodeTiles(16, 8, n_stages=3, blocks_per_SM=1),
+    16: {
+        64: {
+            _FILLING: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+            _MANY: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
         },
-        32: {
-            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
-            128: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
+        96: dict.fromkeys(
+            (_SOME, _FILLING, _MANY), DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1)
+        ),
+        128: {
+            _SOME: DecodeTiles(16, 8, n_stages=3, blocks_per_SM=1),
+            _FILLING: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
+            _MANY: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
         },
+        256: {_MANY: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3)},
     },
-    WorkTiles.FILLING: {
-        16: {
-            64: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
-            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
-            128: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
-        },
-        32: {
-            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
-            128: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
-        },
-    },
-    WorkTiles.MANY: {
-        16: {
-            64: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
-            96: DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1),
-            128: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
-            256: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3),
-        },
-        32: {
-            64: DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2),
-            128: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+    32: {
+        64: dict.fromkeys(
+            (_SOME, _FILLING, _MANY), DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2)
+        ),
+        128: {
+            _SOME: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
+            **dict.fromkeys((_FILLING, _MANY), DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1)),
         },
     },
 }
-_HEURISTIC_FOR_MANY_FP8_TILES = {
-    128: _of_fp8(_HEURISTIC_BY_TILES[WorkTiles.MANY][MMA_M][128]),
-}
+_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_BY_TILES[MMA_M][128][_MANY])}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
@@ -127,10 +117,13 @@ def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:
         B_r, table = MMA_M, _HEURISTIC_FOR_SCALES
     elif workload.fp8_cache:
         table = _HEURISTIC_FOR_FP8[B_r]
-        if workload.tiles is WorkTiles.MANY and B_r == MMA_M:
+        if workload.tiles is _MANY and B_r == MMA_M:
             table = table | _HEURISTIC_FOR_MANY_FP8_TILES
     else:
-        table = _HEURISTIC[B_r] | _HEURISTIC_BY_TILES.get(workload.tiles, {}).get(B_r, {})
+        table = _HEURISTIC[B_r]
+        by_tiles = _HEURISTIC_BY_TILES.get(B_r, {}).get(workload.d_head, {})
+        if workload.tiles in by_tiles:
+            table = table | {workload.d_head: by_tiles[workload.tiles]}
     tiles = tiles_of(table, workload.d_head)
     return FlashDecodeKernelConfig(
         workload.dtype, workload.d_head, B_r, *tiles, workload.fp8_cache, per_token_scale
