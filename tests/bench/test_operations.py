@@ -173,6 +173,13 @@ def test_pages_are_in_random_order_and_hold_the_entries() -> None:
     assert not varlen.is_full and varlen.rows == 256
 
 
+def test_flashinfer_is_no_peer_at_head_dimensions_that_it_cannot_merge() -> None:
+    case = replace(
+        DECODE, workload=workload_of(96, 3, (4, 2), (1, 256)), cache="varlen pages of 16"
+    )
+    assert BENCHES["decode"].peers["flashinfer"].make(DecodeInputs(case, "cpu")) is None
+
+
 def test_bytes_of_decode_are_those_of_the_keys_and_values_that_requests_have() -> None:
     for cache, element in (("entries", 2), ("fp8", 1), ("fp8 pages of 64", 1)):
         given = DecodeInputs(replace(DECODE, cache=cache), "cpu")

@@ -17,6 +17,7 @@ from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs
 from flashsmith.lab.bench.peers import PEERS
 
 _WORKSPACE_BYTES = 512 << 20  # for FlashInfer, which prescribes no size
+_FLASHINFER_D_HEADS = (64, 128, 256)
 
 
 def _dense(name: str, given: DecodeInputs) -> Run | None:
@@ -47,9 +48,10 @@ def _fa3(given: DecodeInputs, has_lengths: bool) -> Run | None:
 
 def _flashinfer(given: DecodeInputs) -> Run | None:
     """Returns a run of FlashInfer's wrapper for decode on tensor cores, or for prefill if a request
-    has several queries. FlashInfer chooses the implementation; the plan is made once."""
+    has several queries. FlashInfer chooses the implementation; the plan is made once. At other
+    d_heads its merge of partial results fails in a way that no later call survives."""
     q, cache = given.q, given.cache
-    if cache.table is None:
+    if cache.table is None or q.shape[-1] not in _FLASHINFER_D_HEADS:
         return None
     batch, queries, n_heads, d_head = q.shape
     page_size, n_heads_kv = cache.k.shape[1:3]
