@@ -18,13 +18,14 @@ from support.gradients import assert_near_truth, differing, launch_loaded
 
 SEEDS = 6  # some faults appear only if a lane falls far behind
 OVERLAPS = {"wait_for_launch_before"}  # in launches that may begin before the one before is over
+EARLY = {"thread_arrive_global", "wait_global", "fence_proxy_async_global"}  # conversion of dQ
 KINDS = {
     "sm80": {"barrier_sync", "cp_async_wait_group"},
     "sm80 sums": {"barrier_sync", "cp_async_wait_group", "named_barrier_sync"},
-    "sm90": {"mbarrier_wait_parity"},
+    "sm90": {"mbarrier_wait_parity"} | EARLY,
     "sm90 split": {"mbarrier_wait_parity"},
     "sm90 in order": {"wait_global", "release_global", "fence_proxy_async_global"},
-    "sm90 sharing keys": {"mbarrier_wait_parity"},
+    "sm90 sharing keys": {"mbarrier_wait_parity"} | EARLY,
     "sm90 sharing keys in order": {"wait_global", "release_global", "fence_proxy_async_global"},
 }
 
@@ -62,13 +63,14 @@ def noticed(
 
 
 def calls_of(kernel: KernelId) -> Iterator[Call]:
-    """Yields calls with more blocks on both sides than there are stages, with one block, and with
-    many blocks of keys alone."""
+    """Yields calls with more blocks on both sides than there are stages, with one block, with many
+    blocks of keys alone, and with many heads."""
     cfg, dtype = kernel.config, kernel.config.dtype.to_torch_dtype()
     d_head, rows = cfg.d_head, max(cfg.B_r, 64)
     many, few = (6 * rows - 20, 2 * cfg.B_c - 20), (rows - 4, 40)
     for n_q, n_k in (many, (rows, 5 * cfg.B_c), few, (0, 24 * cfg.B_c)):
         yield call_of(dtype, (1, n_q, 2, d_head), (1, n_k, 1, d_head))
+    yield call_of(dtype, (1, 40, 7, d_head), (1, 2 * cfg.B_c, 7, d_head))
 
 
 @pytest.mark.parametrize("family", KERNELS)

@@ -172,7 +172,7 @@ def launch(
     lse = torch.full((batch, n_heads, n_q), math.nan)
     where = placed.block_table, placed.batch_idx, placed.leftpad
     tensors = DecodeTensors(q, placed.k, placed.v, o, lse, *where, *scales)
-    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), n_q)
+    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), (n_q, 0))
     scale = semantics.softmax_scale or q.shape[-1] ** -0.5
     how = Splitting(splits)
     plan = kernel.plan(tensors, how=how, extras=extras)
@@ -208,7 +208,7 @@ def launch_on(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns o and lse of queries over a KV cache. how: Options of ``launch``."""
     semantics = semantics or Semantics()
-    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), q.shape[1])
+    extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), (q.shape[1], 0))
     kernel = find_decode(kernel_of(cfg, q, placed.v, extras), Target.emulator())
     return launch(kernel, q, placed, semantics, splits, **how)
 

@@ -46,13 +46,19 @@ class Call:
 
     @property
     def extras(self) -> CallArgs:
-        longest = self.q.shape[-3]
-        return extras_of(self.semantics, self.packing, longest)
+        longest_q = _longest(self.q, self.packing.cu_seqlens_q)
+        longest_k = _longest(self.k, self.packing.cu_seqlens_k)
+        return extras_of(self.semantics, self.packing, (longest_q, longest_k))
 
     def kernel(self, config: Any) -> KernelId:
         """Returns the kernel of a configuration that computes the call."""
         padded = {self.q.shape[-1], self.v.shape[-1]} != {config.d_head}
         return KernelId(config, replace(self.extras.variant, padded=padded))
+
+
+def _longest(t: torch.Tensor, offsets: torch.Tensor | None) -> int:
+    """Returns the rows of the longest sequence."""
+    return t.shape[-3] if offsets is None else int(offsets.diff().max())
 
 
 def call_of(

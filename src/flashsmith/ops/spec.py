@@ -286,8 +286,8 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
         None if sinks is None else in_float32(sinks),
         cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, key_ranges, rng_state,
         None if mod_tensors is None else list(mod_tensors),
-        softcap, left, right, top_left, max_q if is_varlen else -1, score, rows_per_range,
-        dropout_p,
+        softcap, left, right, top_left, max_q if is_varlen else -1, max_k if is_varlen else -1,
+        score, rows_per_range, dropout_p,
     )  # fmt: skip
     scales = NO_SCALES
     if not q_scale is k_scale is v_scale is None:

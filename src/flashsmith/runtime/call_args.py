@@ -25,7 +25,8 @@ class CallArgs(NamedTuple):
     softcap: 0: none.
     window_left, window_right: How many keys a query sees behind and ahead of its diagonal; -1: all.
     top_left: Whether a query's diagonal is the key of the same index; else both count from the end.
-    max_seqlen_q: An upper bound of each sequence's queries; -1: the tensor's rows.
+    max_seqlen_q, max_seqlen_k: Upper bounds of each sequence's queries and keys; -1: the tensor's
+        rows.
     score: The hash of the caller's functions, as a number; 0: there are none.
     rows_per_range: The number of queries that share a range of key_ranges.
     dropout_p: The share of weights that are dropped, below 1; 0: none.
@@ -46,6 +47,7 @@ class CallArgs(NamedTuple):
     window_right: int = -1
     top_left: bool = False
     max_seqlen_q: int = -1
+    max_seqlen_k: int = -1
     score: int = 0
     rows_per_range: int = 1
     dropout_p: float = 0.0

@@ -99,6 +99,7 @@ FAULTS = {
     "handed_on_before_it_is_written": rf"bulk_add: {RACE} bulk_store of the same bytes in global",
     "handed_on_without_a_fence": rf"bulk_add: {RACE} bulk_store of the same bytes in global",
     "read_before_it_is_handed_on": rf"bulk_load: {RACE} bulk_add of the same bytes in global",
+    "counted_before_it_is_written": rf"bulk_load: {RACE} bulk_add of the same bytes in global",
     "waits_for_one_who_has_returned": r"deadlock: .* wait_global at .* global memory that is 1",
     "waits_for_each_other": r"deadlock: .* wait_global at .* a word in global memory that is 0",
     "waits_for_a_block_that_never_starts": r"deadlock: .* wait_global at .* that is 0",
@@ -113,6 +114,7 @@ FAULTS = {
     "word_read_before_the_wait": rf"thread_load_global: {UNWAITED}",
     "word_written_before_the_wait": rf"thread_store_global: {UNWAITED}",
     "counted_before_the_wait": rf"thread_atomic_add: {UNWAITED}",
+    "arrived_before_the_wait": rf"thread_arrive_global: {UNWAITED}",
     "handed_on_before_the_wait": rf"release_global: {UNWAITED}",
     "looked_for_before_the_wait": rf"wait_global: {UNWAITED}",
     "row_read_before_the_wait": rf"load_global: {UNWAITED}",
@@ -201,7 +203,7 @@ def test_fault_is_noticed_in_any_warp_order(name: str, messages: list[dict[str, 
 @needs_cxx
 def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
     clean = {name for name in messages[0] if name.startswith("clean_")}
-    assert len(clean) == 24
+    assert len(clean) == 25
     assert clean | set(FAULTS) == set(messages[0])
     for by_name in messages:
         assert {by_name[name] for name in clean} == {""}

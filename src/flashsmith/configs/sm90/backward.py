@@ -31,6 +31,7 @@ _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_SCORES = 2  # of dS, or of P and dS
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 4
+_CONVERTED_COLUMNS = 32  # of dQ, at a time
 # See suited_to.
 _LONG_ROWS, _SHORT_ROWS = 128, 64
 _FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
@@ -65,7 +66,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         a queue in global memory.
     dQ_in_order: blocks of keys add to dQ in a fixed order, so that results have the same bits in
         every run, and the last one converts dQ; else the order differs, and a separate kernel
-        converts dQ.
+        converts dQ, but of heads that persistent blocks have converted while they work on others.
     skip_unseen: a warpgroup computes no products of a block without a query that sees its keys: on
         a causal diagonal, at a window's edges, or where keys end.
     split_groups: the query heads that share a KV head are divided into parts, as many as a call's
@@ -137,8 +138,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         measured it.
 
         Ordered sums save clearing and converting dQ. Persistent blocks save the time between tiles,
-        but unordered at d_head 128 they are 2 to 3% slower if tiles are long and equal. The host
-        splits groups where tiles are few. At d_head 64 windows are short: few blocks of keys add to
+        and unordered they convert dQ early. But at d_head 192, and where tiles of d_head 128 are
+        few, they are 1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
+        At d_head 64 windows are short: few blocks of keys add to
         a block of dQ, and a third of the products is of queries that see no key.
         """
         variant = workload.variant
@@ -146,11 +148,22 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         in_order = self.dQ_in_order or short_windows or self._order_is_free(workload)
         return replace(
             self,
-            persistent=in_order or self.d_head < _LONG_ROWS or variant.causal,
+            persistent=in_order or variant.causal or self._has_even_tiles_to_spare(workload),
             dQ_in_order=in_order,
             skip_unseen=short_windows,
             split_groups=workload.problem.is_grouped and not self.shares_keys,
         )
+
+    def _has_even_tiles_to_spare(self, workload: Workload) -> bool:
+        """Returns whether tiles that take equally long gain by persistent blocks."""
+        if self.d_head < _LONG_ROWS:
+            return True
+        return not self.shares_keys and self._n_tiles(workload) >= _MANY_TILES
+
+    def _n_tiles(self, workload: Workload) -> int:
+        """Returns the blocks of keys of all heads of K."""
+        problem = workload.problem
+        return -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
 
     def _order_is_free(self, workload: Workload) -> bool:
         """Returns whether ordered sums cost less than clearing and converting dQ.
@@ -164,7 +177,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         if n_keys <= _FEW_BLOCKS * self.B_c:
             return True
         short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows and causal else _SHORT)
-        tiles = -(-n_keys // self.B_c) * problem.heads_kv * problem.batch
+        tiles = self._n_tiles(workload)
         if not problem.is_grouped:
             return short and tiles >= _MANY_TILES
         long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
@@ -221,10 +234,13 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     @property
     def shared_memory_parts(self) -> dict[str, int]:
         """Bytes by content: dS has two blocks, or one beside P if warpgroups share keys; dQ has a
-        share for each warpgroup, the queue the next tiles."""
+        share for each warpgroup, sums are those that are converted early, the queue has the next
+        tiles."""
         row, scores = self.d_head * ELEMENT_BYTES, self.B_r * self.B_c * ELEMENT_BYTES
         buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_SCORES + self.n_warpgroups + 1
         buffers += self.n_warpgroups if self.dQ_in_order else 0
+        converted_buffers = (1 if self.shares_keys else 2) if self.converts_early else 0
+        buffers += converted_buffers
         entries = _TILE_ENTRIES if self.persistent or self.dQ_in_order else 0
         return {
             "K": self.B_c * row,
@@ -233,10 +249,16 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
             "dO": self.dO_stages * self.B_r * row,
             **({"P": scores, "dS": scores} if self.shares_keys else {"dS": 2 * scores}),
             "dQ": self.n_warpgroups * self.B_r * self.dQ_columns * _SUM_BYTES,
+            "sums": converted_buffers * self.B_r * _CONVERTED_COLUMNS * _SUM_BYTES,
             "statistics": self.Q_stages * self.B_r * STATISTICS_BYTES,
             "barriers": 2 * (buffers + entries) * _BARRIER_BYTES,
             "queue": entries * _ENTRY_BYTES,
         }
+
+    @property
+    def converts_early(self) -> bool:
+        """Whether a warp of the producer converts dQ of heads that are done."""
+        return self.persistent and not self.dQ_in_order
 
     @property
     def held_registers(self) -> dict[str, int]:

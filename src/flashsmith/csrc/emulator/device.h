@@ -134,6 +134,10 @@ uint32_t thread_atomic_add(void *global, uint32_t value);                  // at
 // st.release.gpu.global: a thread that reads this value comes after what this thread has done, and
 // after bulk copies that it has waited for.
 void release_global(uint32_t *word, uint32_t value, Where where);
+// atom.acq_rel.gpu.global.add of 1: returns the value before. A thread that reads the sum comes
+// after what this thread and those that added before it have done; this thread comes after those,
+// too.
+uint32_t thread_arrive_global(uint32_t *word, Where where);
 // ld.acquire.gpu.global in a loop, until the word has this value.
 void wait_global(const uint32_t *word, uint32_t value, Where where);
 // Orders later bulk copies after what the thread has learned from words.

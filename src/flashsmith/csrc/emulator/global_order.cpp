@@ -84,9 +84,17 @@ void GlobalOrder::release(uint64_t thread, uint32_t *word, uint32_t value) {
   // A thread that reads this value learns nothing from the writers of other values.
   words_[word] = threads_[thread].known;
   std::atomic_ref(*word).store(value, std::memory_order_release);
-  ++version_;
-  waiting_ = 0;
-  written_.notify_all();
+  has_written();
+}
+
+uint32_t GlobalOrder::arrive(uint64_t thread, uint32_t *word) {
+  const std::lock_guard lock(mutex_);
+  Clock &known = threads_[thread].known, &handed_on = words_[word];
+  merge(known, handed_on);
+  handed_on = known;
+  const uint32_t before = std::atomic_ref(*word).fetch_add(1, std::memory_order_acq_rel);
+  has_written();
+  return before;
 }
 
 bool GlobalOrder::acquire(uint64_t thread, const uint32_t *word, uint32_t value,
@@ -126,6 +134,12 @@ void GlobalOrder::worker_ended() {
 void GlobalOrder::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
+  written_.notify_all();
+}
+
+void GlobalOrder::has_written() {
+  ++version_;
+  waiting_ = 0;
   written_.notify_all();
 }
 

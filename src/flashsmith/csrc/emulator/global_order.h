@@ -35,6 +35,9 @@ class GlobalOrder {
 
   // Writes the word; a thread that reads this value learns what the writer knows.
   void release(uint64_t thread, uint32_t *word, uint32_t value);
+  // Adds 1 to the word, and returns the value before; the thread learns what those that added
+  // before it know, and a thread that reads the sum what all of them know.
+  uint32_t arrive(uint64_t thread, uint32_t *word);
   // Returns whether the word has the value, and sets the version at which it was read.
   bool acquire(uint64_t thread, const uint32_t *word, uint32_t value, uint64_t &version);
 
@@ -68,6 +71,7 @@ class GlobalOrder {
   static bool knows(const Clock &clock, const Copy &copy);
   static bool conflicts(Use one, Use other);
   void check(const Thread &by, uintptr_t begin, uintptr_t end, Use use, std::string &conflict);
+  void has_written();
   void stop_if_stuck();
 
   std::mutex mutex_;

@@ -32,6 +32,7 @@ const char *name(Instruction instruction) {
     FLASHSMITH_NAME(thread_load_global)
     FLASHSMITH_NAME(thread_store_global)
     FLASHSMITH_NAME(thread_atomic_add)
+    FLASHSMITH_NAME(thread_arrive_global)
     FLASHSMITH_NAME(release_global)
     FLASHSMITH_NAME(wait_global)
     FLASHSMITH_NAME(wait_for_launch_before)

@@ -33,6 +33,7 @@ enum class Instruction : uint8_t {
   thread_load_global,
   thread_store_global,
   thread_atomic_add,
+  thread_arrive_global,
   release_global,
   wait_global,
   wait_for_launch_before,

@@ -17,6 +17,16 @@ void release_global(uint32_t *word, uint32_t value, Where where) {
   });
 }
 
+uint32_t thread_arrive_global(uint32_t *word, Where where) {
+  must_have_waited(Instruction::thread_arrive_global);
+  uint32_t before = 0;
+  site_alone({Instruction::thread_arrive_global, 0, where}, [&](Block &block, Thread &thread) {
+    block.global.check(word, kWordBytes, GlobalMemory::Use::store, thread.lane);
+    before = block.cluster.order.arrive(thread.in_grid(), word);
+  });
+  return before;
+}
+
 void wait_global(const uint32_t *word, uint32_t value, Where where) {
   must_have_waited(Instruction::wait_global);
   const Step step{Instruction::wait_global, 0, where};

@@ -11,6 +11,7 @@ AcceptedForward::AcceptedForward(const ForwardKernel &kernel, const ForwardTenso
     : kernel_(kernel),
       looks_(tensors.all()),
       max_seqlen_q_(numbers.max_seqlen_q),
+      max_seqlen_k_(numbers.max_seqlen_k),
       problem_(check_problem(kernel, tensors.all(), tensors, numbers)) {
   if (problem_.is_empty()) return;
   const DLDevice device = tensors.q().device();
@@ -21,7 +22,8 @@ AcceptedForward::AcceptedForward(const ForwardKernel &kernel, const ForwardTenso
 }
 
 bool AcceptedForward::fits(const ForwardTensors &tensors, const Numbers &numbers) const {
-  return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
+  return numbers.max_seqlen_q == max_seqlen_q_ && numbers.max_seqlen_k == max_seqlen_k_ &&
+         looks_.fit(tensors.all());
 }
 
 void AcceptedForward::leave_out_workspace(ForwardTensors &tensors, int64_t stream) const {

@@ -37,7 +37,7 @@ class AcceptedForward {
  private:
   const ForwardKernel &kernel_;
   Looks looks_;
-  int64_t max_seqlen_q_;  // the only number that a plan depends on
+  int64_t max_seqlen_q_, max_seqlen_k_;  // the only numbers that a plan depends on
   ForwardProblem problem_;
   Plan plan_;
 };

@@ -11,9 +11,10 @@
 
 namespace flashsmith {
 
+constexpr int kMaxGridYZ = 65535;
+
 // Checks the grid. Blocks find their rows by three indices.
 inline void check_gradient_grid(const ForwardProblem &problem) {
-  constexpr int kMaxGridYZ = 65535;
   for (const auto &[dimension, size] :
        {std::pair{"sequences", problem.batch}, {"heads", problem.n_heads}}) {
     if (size > kMaxGridYZ) {
@@ -68,16 +69,23 @@ void add_statistics(Plan &plan, const StatisticsFunctions &functions,
 }
 
 // Adds the launch that converts dQ from its sums, after the launches that add to them.
+//
+// n_early: The heads, counted over all batch entries, of which the main kernel converts dQ.
 template <typename Args>
-void add_conversion(Plan &plan, const StatisticsFunctions &functions,
-                    const ForwardProblem &problem) {
+void add_conversion(Plan &plan, const StatisticsFunctions &functions, const ForwardProblem &problem,
+                    int n_early = 0) {
   if (problem.is_empty()) return;
   constexpr unsigned kThreads = 128;
   const int blocks = (problem.seq_len_q + kStatisticsRows - 1) / kStatisticsRows;
+  int heads = problem.n_heads, batch = problem.batch;
+  if (n_early > 0) {
+    heads = heads * batch - n_early;
+    batch = 1;
+  }
   add_launch(plan, {.function = functions.conversion,
                     .call = call<Args>,
-                    .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(problem.n_heads),
-                             static_cast<unsigned>(problem.batch)},
+                    .grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(heads),
+                             static_cast<unsigned>(batch)},
                     .cluster = 1,
                     .threads = kThreads,
                     .shared_memory_bytes = 0});

@@ -109,14 +109,21 @@ def prepare(case: SoakCase, device: str) -> PreparedCase:
     semantics = case.meaning.semantics(case.problem, case.softmax_scale, case.seed, device)
     packing = varlen.packing(device)
     truth = truth_of(q, k, v, semantics, packing) if q.numel() else None
-    extras = extras_of(semantics, packing, case.problem.seq_len_q, device)
+    longest = case.problem.seq_len_q, case.problem.seq_len_k
+    extras = extras_of(semantics, packing, longest, device)
     return PreparedCase(case, placed, (q, k, v), semantics, packing, extras, truth)
 
 
 def extras_of(
-    semantics: Semantics, packing: Packing, longest_q: int, device: torch.device | str = "cpu"
+    semantics: Semantics,
+    packing: Packing,
+    longest: tuple[int, int],
+    device: torch.device | str = "cpu",
 ) -> CallArgs:
-    """Returns the extra arguments of kernels on a device."""
+    """Returns the extra arguments of kernels on a device.
+
+    longest: Upper bounds of a sequence's queries and keys.
+    """
     left, right = semantics.window_size
     functions = NO_FUNCTIONS
     if not semantics.score_mod is semantics.mask_mod is None:
@@ -133,7 +140,8 @@ def extras_of(
         top_left=semantics.top_left,
         rng_state=semantics.rng_state,
         dropout_p=semantics.dropout_p,
-        max_seqlen_q=-1 if packing.cu_seqlens_q is None else longest_q,
+        max_seqlen_q=-1 if packing.cu_seqlens_q is None else longest[0],
+        max_seqlen_k=-1 if packing.cu_seqlens_k is None else longest[1],
         **functions._asdict(),
     )
 

@@ -32,6 +32,8 @@ Sm90Cases launch_cases() {
                   [] { run_by_one([] { thread_store_global_4(words(), 0); }); }),
       overlapping("counted_before_the_wait",
                   [] { run_by_one([] { thread_atomic_add(words(), 1); }); }),
+      overlapping("arrived_before_the_wait",
+                  [] { run_by_one([] { thread_arrive_global(words()); }); }),
       overlapping("handed_on_before_the_wait",
                   [] { run_by_one([] { release_global(words(), 1); }); }),
       overlapping("looked_for_before_the_wait",

@@ -1,5 +1,6 @@
 // The rules of words in global memory by which blocks hand over, and of the bulk copies that these
 // words order: a small kernel of two blocks for each.
+#include "flashsmith/ptx/global_exchange.cuh"
 #include "flashsmith/ptx/reduction.cuh"
 #include "sm90_cases.h"
 
@@ -25,6 +26,11 @@ void store_row() {
 void add_row() {
   bulk_add(sums(), tile(0), kBoxBytes);
   tma_store_commit_group();
+}
+void load_sums() {
+  mbarrier_arrive_expect_tx(barrier(0), kBoxBytes);
+  bulk_load(tile(1), sums(), kBoxBytes, barrier(0));
+  mbarrier_wait_parity(barrier(0), 0);
 }
 
 // One thread of the first block runs `first`, one of the second block runs `second`.
@@ -97,9 +103,23 @@ Sm90Cases order_cases() {
                    [] {
                      fence_proxy_async_global();
                      wait_global(word(3), 1);
-                     mbarrier_arrive_expect_tx(barrier(0), kBoxBytes);
-                     bulk_load(tile(1), sums(), kBoxBytes, barrier(0));
-                     mbarrier_wait_parity(barrier(0), 0);
+                     load_sums();
+                   });
+             }),
+      of_two("counted_before_it_is_written",
+             [] {
+               start(1);
+               by_blocks(
+                   [] {
+                     add_row();
+                     tma_store_wait_group_read<0>();
+                     thread_arrive_global(word(9));
+                     tma_store_wait_group<0>();
+                   },
+                   [] {
+                     wait_global(word(9), 1);
+                     fence_proxy_async_global();
+                     load_sums();
                    });
              }),
       of_two(
@@ -142,6 +162,23 @@ Sm90Cases order_cases() {
                      add_row();
                      tma_store_wait_group<0>();
                    });
+             }),
+      of_two("clean_count",
+             [] {
+               start(1);
+               const auto add = [] {
+                 add_row();
+                 tma_store_wait_group<0>();
+                 thread_arrive_global(word(10));
+               };
+               by_blocks(add, [] {
+                 add_row();
+                 tma_store_wait_group<0>();
+                 thread_arrive_global(word(10));
+                 wait_global(word(10), 2);
+                 fence_proxy_async_global();
+                 load_sums();
+               });
              }),
       of_two("clean_sums_in_any_order",
              [] {

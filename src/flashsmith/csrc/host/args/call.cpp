@@ -51,9 +51,10 @@ Numbers numbers_of(PackedArgs arguments) {
           .window_right = number<int64_t>("window_right", arguments[2]),
           .top_left = number<bool>("top_left", arguments[3]),
           .max_seqlen_q = number<int64_t>("max_seqlen_q", arguments[4]),
-          .score = number<int64_t>("score", arguments[5]),
-          .rows_per_range = number<int64_t>("rows_per_range", arguments[6]),
-          .dropout_p = number<double>("dropout_p", arguments[7])};
+          .max_seqlen_k = number<int64_t>("max_seqlen_k", arguments[5]),
+          .score = number<int64_t>("score", arguments[6]),
+          .rows_per_range = number<int64_t>("rows_per_range", arguments[7]),
+          .dropout_p = number<double>("dropout_p", arguments[8])};
 }
 
 Call::Call(const char *operation, std::span<const Argument> table, PackedArgs arguments)

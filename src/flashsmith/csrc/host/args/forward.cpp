@@ -116,13 +116,16 @@ int64_t n_sequences(const ForwardTensors &tensors) {
 
 ForwardProblem problem_of(const ForwardTensors &tensors, const Numbers &numbers) {
   const int64_t rows_q = tensors.q().size(kSequence);
-  const bool bounded = tensors.is_varlen() && numbers.max_seqlen_q >= 0;
-  return {.batch = static_cast<int>(n_sequences(tensors)),
-          .n_heads = static_cast<int>(tensors.q().size(kHead)),
-          .n_heads_kv = static_cast<int>(tensors.k().size(kHead)),
-          .seq_len_q = static_cast<int>(bounded ? std::min(numbers.max_seqlen_q, rows_q) : rows_q),
-          .seq_len_k = static_cast<int>(rows_of_keys(tensors)),
-          .total_q = tensors.cu_seqlens_q() ? static_cast<int>(rows_q) : 0};
+  const int64_t rows_k = rows_of_keys(tensors);
+  const bool bounded_q = tensors.is_varlen() && numbers.max_seqlen_q >= 0;
+  const bool bounded_k = tensors.cu_seqlens_k() && numbers.max_seqlen_k >= 0;
+  return {
+      .batch = static_cast<int>(n_sequences(tensors)),
+      .n_heads = static_cast<int>(tensors.q().size(kHead)),
+      .n_heads_kv = static_cast<int>(tensors.k().size(kHead)),
+      .seq_len_q = static_cast<int>(bounded_q ? std::min(numbers.max_seqlen_q, rows_q) : rows_q),
+      .seq_len_k = static_cast<int>(bounded_k ? std::min(numbers.max_seqlen_k, rows_k) : rows_k),
+      .total_q = tensors.cu_seqlens_q() ? static_cast<int>(rows_q) : 0};
 }
 
 ProblemArgs problem_args(const Variant &variant, const ForwardTensors &tensors,

@@ -68,15 +68,15 @@ constexpr auto with_semantics(const std::array<Argument, kOwn> &own) {
 // The numbers of a call beside the tensors.
 struct Numbers {
   double softmax_scale = 1;
-  double softcap = 0;                           // 0: none
-  int64_t window_left = -1, window_right = -1;  // keys behind and ahead of the diagonal; -1: all
-  bool top_left = false;                        // the diagonal is a query's own index
-  int64_t max_seqlen_q = -1;                    // varlen: max length of a sequence; -1: not known
-  int64_t score = 0;                            // hash of the user's functions; 0: none
-  int64_t rows_per_range = 1;                   // queries that share an entry of key_ranges
-  double dropout_p = 0;                         // share of weights that are dropped; 0: none
+  double softcap = 0;                            // 0: none
+  int64_t window_left = -1, window_right = -1;   // keys behind and ahead of the diagonal; -1: all
+  bool top_left = false;                         // the diagonal is a query's own index
+  int64_t max_seqlen_q = -1, max_seqlen_k = -1;  // varlen: max lengths of a sequence; -1: not known
+  int64_t score = 0;                             // hash of the user's functions; 0: none
+  int64_t rows_per_range = 1;                    // queries that share an entry of key_ranges
+  double dropout_p = 0;                          // share of weights that are dropped; 0: none
 };
-constexpr size_t kNumbers = 8;  // without the scale
+constexpr size_t kNumbers = 9;  // without the scale
 
 // The number of `CallArgs` (flashsmith/runtime/call_args.py): its tensors, a list of the tensors
 // that functions read, and its numbers.

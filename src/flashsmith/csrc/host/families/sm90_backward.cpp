@@ -28,7 +28,12 @@ class Sm90Backward final : public BackwardKernel {
   int64_t gradient_bytes(const BackwardTensors &tensors) const {
     return gradient_workspace_bytes(tensors.forward(), config_.d_head);
   }
-  // Returns the number of counters of added sums, which are behind the queue.
+  // Returns the words of the queue: of drawn tiles, the counters of added sums, and of finished
+  // tiles of each head of K, which can have as many parts as heads of Q.
+  int64_t n_queue_words(const BackwardTensors &tensors, const ForwardProblem &problem) const {
+    return 1 + n_turns(tensors) + (converts_early(config_) ? problem.n_heads * problem.batch : 0);
+  }
+  // Returns the number of counters of added sums.
   int64_t n_turns(const BackwardTensors &tensors) const {
     if (!config_.dQ_in_order) return 0;
     const ForwardTensors forward = tensors.forward();
@@ -71,6 +76,22 @@ class Sm90Backward final : public BackwardKernel {
     if (!variant.causal && !config_.dQ_in_order) return 1;
     return heads_that_fill(num_sms, blocks_per_head(problem), n_heads,
                            config_.dQ_in_order ? kMinWithTurns : 1);
+  }
+
+  // Returns the number of heads, counted over all batch entries, of which dQ is converted while the
+  // main kernel works on others. Those that are worked on in two rounds of tiles are left: a head
+  // is done when its longest tile is, which is at the end for the last round and may be late in the
+  // one before it.
+  int early_heads(const ForwardProblem &problem, int n_parts, int num_sms) const {
+    constexpr int kLateRounds = 2;
+    const int tiles = blocks_per_head(problem);
+    if (!converts_early(config_) || !has_queue(problem) || tiles == 0) return 0;
+    const int group = problem.n_heads / problem.n_heads_kv,
+              n_heads = problem.n_heads * problem.batch;
+    const int together = heads_per_group(problem, heads_of_k(problem) * n_parts, num_sms);
+    const int of_round = std::max(together, (num_sms + tiles - 1) / tiles);
+    const int late = std::min(kLateRounds * of_round * heads_of_part(group, n_parts), kMaxGridYZ);
+    return std::max(n_heads - late, 0);
   }
 
   // Returns the number of parts of each group of query heads. Windows are not known here, so their
@@ -167,14 +188,17 @@ class Sm90Backward final : public BackwardKernel {
     const int n_parts = parts_of(tensors, problem, num_sms);
     Plan plan{.workspace_bytes = gradient_bytes(tensors), .n_parts = n_parts};
     plan.workspace_bytes += key_sums_bytes(tensors, n_parts);
-    if (has_queue(problem)) plan.workspace_bytes += (1 + n_turns(tensors)) * sizeof(uint32_t);
+    if (has_queue(problem)) {
+      plan.workspace_bytes += n_queue_words(tensors, problem) * sizeof(uint32_t);
+    }
     add_statistics<Sm90BackwardKernelArgs>(plan, statistics_, tensors, problem);
     if (problem.n_heads_kv > 0 && problem.batch > 0) {
       add_launch(plan, main(problem, n_parts, num_sms));
     }
     if (n_parts > 1) add_launch(plan, key_sums(problem));
     if (statistics_.conversion) {
-      add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem);
+      add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem,
+                                             early_heads(problem, n_parts, num_sms));
     }
     return plan;
   }
@@ -188,8 +212,11 @@ class Sm90Backward final : public BackwardKernel {
       args.gradient.queue = reinterpret_cast<uint32_t *>(workspace + gradient_bytes(tensors) +
                                                          key_sums_bytes(tensors, plan.n_parts));
       args.gradient.summed = args.gradient.queue + 1;
+      args.gradient.finished = args.gradient.summed + n_turns(tensors);
     }
     const int num_sms = num_sms_of(kind, tensors.forward().q().device());
+    args.gradient.n_early = early_heads(problem, plan.n_parts, num_sms);
+    if (args.gradient.n_early > 0) args.gradient.n_finished = heads_of_k(problem) * plan.n_parts;
     args.heads_per_group = heads_per_group(problem, heads_of_k(problem) * plan.n_parts, num_sms);
     args.parts = part_args(tensors, problem, plan.n_parts);
     return KernelArguments(args);

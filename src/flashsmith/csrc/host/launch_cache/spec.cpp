@@ -186,7 +186,10 @@ std::optional<ResolvedSpec> ResolvedSpec::of(const Spec &spec, const TensorView 
   const bool used_q = spec.has(Field::seqused_q);
   const bool is_varlen =
       is_packed || spec.has(Field::cu_seqlens_k) || used_q || spec.has(Field::seqused_k);
-  if (is_varlen) numbers.max_seqlen_q = resolved.n_q;
+  if (is_varlen) {
+    numbers.max_seqlen_q = resolved.n_q;
+    numbers.max_seqlen_k = resolved.n_k;
+  }
   const bool has_scales =
       spec.has(Field::q_scale) || spec.has(Field::k_scale) || spec.has(Field::v_scale);
   const bool is_cache = resolved.n_q == rows_q && !is_packed && !spec.has(Field::cu_seqlens_k) &&
@@ -205,9 +208,9 @@ AnyView *put_extras(const Spec &spec, const Numbers &numbers, AnyView *to) {
 }
 
 AnyView *put_numbers(const Numbers &numbers, AnyView *to) {
-  const AnyView told[] = {numbers.softcap,        numbers.window_left,  numbers.window_right,
-                          numbers.top_left,       numbers.max_seqlen_q, numbers.score,
-                          numbers.rows_per_range, numbers.dropout_p};
+  const AnyView told[] = {numbers.softcap,  numbers.window_left,    numbers.window_right,
+                          numbers.top_left, numbers.max_seqlen_q,   numbers.max_seqlen_k,
+                          numbers.score,    numbers.rows_per_range, numbers.dropout_p};
   return std::ranges::copy(told, to).out;
 }
 

@@ -54,7 +54,7 @@ Facts facts_of_call(const BackwardKernel &kernel, const Call &call) {
 class AcceptedBackward {
   const BackwardKernel &kernel_;
   Looks looks_;
-  int64_t max_seqlen_q_;  // the only number that a plan depends on
+  int64_t max_seqlen_q_, max_seqlen_k_;  // the only numbers that a plan depends on
   ForwardProblem problem_;
   Plan plan_;
 
@@ -64,6 +64,7 @@ class AcceptedBackward {
       : kernel_(kernel),
         looks_(tensors.all()),
         max_seqlen_q_(numbers.max_seqlen_q),
+        max_seqlen_k_(numbers.max_seqlen_k),
         problem_(check_shapes(kernel, tensors, numbers)) {
     check_memory(tensors.all());
     kernel.check_layout(tensors);
@@ -72,7 +73,8 @@ class AcceptedBackward {
   }
 
   bool fits(const BackwardTensors &tensors, const Numbers &numbers) const {
-    return numbers.max_seqlen_q == max_seqlen_q_ && looks_.fit(tensors.all());
+    return numbers.max_seqlen_q == max_seqlen_q_ && numbers.max_seqlen_k == max_seqlen_k_ &&
+           looks_.fit(tensors.all());
   }
 
   // Computes dq, dk and dv of a loss with gradient do with respect to o, and dlse with respect to

@@ -29,6 +29,12 @@ struct GradientArgs {
   // The number of tiles that thread blocks have drawn from the queue (key_tile_queue.cuh); the
   // kernel of the row statistics sets it to 0. Null: tiles are not drawn from a queue.
   uint32_t *queue;
+  // The main kernel converts dQ of the first `n_early` heads of Q, counted over all batch entries;
+  // a kernel after it converts the others. `finished` counts, for each head of K or part of one,
+  // what adding threads have finished, one for each tile (backward_converter.cuh). The kernel of
+  // the row statistics sets its `n_finished` counters to 0.
+  uint32_t *finished;
+  int n_early, n_finished;
   // The number of blocks of rows that a head has in all, and in one batch entry of the tensors; and
   // whether all sequences lie in one batch entry.
   int all_statistics_blocks, n_statistics_blocks;

@@ -64,21 +64,30 @@ FLASHSMITH_DEVICE GradientRows<typename Traits::value_t> dQ_rows(
           strides.seq, sequence.seq_len_q() - row, args.problem.d_qk};
 }
 
-// Converts the FP32 sums of a block of queries, added in any order, to dQ. Grid: (blocks of
-// kStatisticsRows of the longest sequence, n_heads, batch). Block: kSumsThreads.
+// Converts the FP32 sums of a block of queries, added in any order, to dQ, in heads whose sums the
+// main kernel has not converted. Grid: (blocks of kStatisticsRows of the longest sequence, n_heads,
+// batch); or, if the main kernel has converted some, (blocks, heads of all batch entries that are
+// left, 1). Block: kSumsThreads.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kSumsThreads)
     dQ_conversion_kernel(const __grid_constant__ Args args) {
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   const GradientArgs &gradient = args.gradient;
-  const int block = ptx::block_index_x(), head = ptx::block_index_y();
+  const ProblemArgs &problem = args.problem;
+  int head = ptx::block_index_y(), batch = ptx::block_index_z();
+  if (gradient.n_early > 0) {
+    head += gradient.n_early;
+    batch = head / problem.n_heads;
+    head -= batch * problem.n_heads;
+  }
+  const int block = ptx::block_index_x();
   const int thread = ptx::thread_index(), warp = thread / kWarpSize;
-  const typename Traits::Sequence sequence(args.problem, ptx::block_index_z());
+  const typename Traits::Sequence sequence(problem, batch);
   const int row = block * kStatisticsRows + warp * kFragmentRows;
   if (row >= sequence.seq_len_q()) return;
   const float *sums = sums_of<Traits::d_head>(
-      gradient, first_statistics_block(gradient, sequence, ptx::block_index_z()) + block, head);
+      gradient, first_statistics_block(gradient, sequence, batch) + block, head);
   Fragment<Traits::d_head> elements;
 #pragma unroll
   for (int i = 0; i < Traits::d_head / 8; i++) {

@@ -229,11 +229,14 @@ class StatisticsBlock {
   }
 };
 
-// Resets the queue for the kernels that follow.
-FLASHSMITH_DEVICE void clear_queue(uint32_t *queue) {
+// Resets the queue, and the counters of finished tiles, for the kernels that follow.
+FLASHSMITH_DEVICE void clear_queue(const GradientArgs &args) {
   const int place = ptx::block_index_x() + ptx::block_index_y() + ptx::block_index_z();
-  if (queue != nullptr && place == 0 && ptx::thread_index() == 0) {
-    ptx::thread_store_global_4(queue, 0);
+  if (args.queue == nullptr || place != 0) return;
+  const int thread = ptx::thread_index();
+  if (thread == 0) ptx::thread_store_global_4(args.queue, 0);
+  for (int i = thread; i < args.n_finished; i += kStatisticsThreads) {
+    ptx::thread_store_global_4(args.finished + i, 0);
   }
 }
 
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(kStatisticsThreads)
     row_statistics_kernel(const __grid_constant__ Args args) {
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
-  clear_queue(args.gradient.queue);
+  clear_queue(args.gradient);
   if constexpr (Traits::Sequence::kVarlen) {
     if (args.gradient.clears_unused) {
       clear_unused_rows<Traits, kStatisticsThreads>(args.problem, args.gradient);

@@ -9,9 +9,9 @@ namespace flashsmith::ptx {
 // atom.acq_rel.gpu.global.add.u32: returns the value before. Writes of the thread, and writes of
 // its block that it has synchronised with by a barrier, are visible to a thread that reads the sum,
 // and to threads that synchronise with that one by a barrier.
-FLASHSMITH_DEVICE uint32_t thread_arrive_global(uint32_t *counter) {
+FLASHSMITH_DEVICE uint32_t thread_arrive_global(uint32_t *counter FLASHSMITH_LAST_CALL_SITE) {
 #ifdef FLASHSMITH_EMULATOR
-  return emulator::thread_atomic_add(counter, 1);
+  return emulator::thread_arrive_global(counter, where);
 #else
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"

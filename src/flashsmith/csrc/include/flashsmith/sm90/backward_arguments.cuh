@@ -93,6 +93,26 @@ constexpr int dQ_columns(const Sm90BackwardKernelConfig &cfg) {
 // Returns the number of parts of a block's dQ, each of which is accumulated by itself.
 constexpr int dQ_parts(const Sm90BackwardKernelConfig &cfg) { return cfg.d_head / dQ_columns(cfg); }
 
+// Returns whether a warp of the producer can convert dQ of heads that are done
+// (backward_converter.cuh).
+constexpr bool converts_early(const Sm90BackwardKernelConfig &cfg) {
+  return cfg.persistent && !cfg.dQ_in_order;
+}
+
+// Returns the number of threads that add dQ: one for each warpgroup, but at most two beside a warp
+// that converts. Where they add in order, each waits.
+constexpr int dQ_adders(const Sm90BackwardKernelConfig &cfg) {
+  return converts_early(cfg) ? 2 : cfg.n_warpgroups;
+}
+
+// The columns of a block's dQ that are converted at a time, and the buffers of their sums: as many
+// as shared memory has room for.
+constexpr int kConvertedColumns = 32, kConvertedFloats = kStatisticsRows * kConvertedColumns;
+
+constexpr int n_converted_buffers(const Sm90BackwardKernelConfig &cfg) {
+  return !converts_early(cfg) ? 0 : shares_keys(cfg) ? 1 : 2;
+}
+
 // The buffers of dS; if warpgroups share keys, one is of P.
 constexpr int kDSBuffers = 2;
 
@@ -113,20 +133,21 @@ constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
 }
 
 // Returns the number of barriers, in pairs of full and empty: for each stage of Q and dO, for the
-// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, and
-// for entries.
+// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, for
+// entries, and for sums that are converted.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
   return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +
-              1 + n_tile_entries(cfg));
+              1 + n_tile_entries(cfg) + n_converted_buffers(cfg));
 }
 
 // Shared memory holds tiles of K, V, Q and dO, dS of a block, FP32 dQ of each warpgroup,
-// statistics, barriers and entries.
+// sums that are converted, statistics, barriers and entries.
 constexpr int shared_memory_bytes(const Sm90BackwardKernelConfig &cfg) {
   constexpr int kElementBytes = 2, kSumBytes = 4, kBarrierBytes = 8;
   const int elements = (2 * cfg.B_c + (cfg.Q_stages + cfg.dO_stages) * cfg.B_r) * cfg.d_head +
                        kDSBuffers * cfg.B_r * cfg.B_c;
-  const int sums = cfg.n_warpgroups * cfg.B_r * dQ_columns(cfg);
+  const int sums =
+      cfg.n_warpgroups * cfg.B_r * dQ_columns(cfg) + n_converted_buffers(cfg) * kConvertedFloats;
   const int statistics = cfg.Q_stages * 2 * kStatisticsRows;
   return elements * kElementBytes + (sums + statistics) * kSumBytes +
          n_barriers(cfg) * kBarrierBytes + n_tile_entries(cfg) * kEntryBytes;

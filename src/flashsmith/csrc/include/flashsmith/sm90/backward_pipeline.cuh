@@ -32,6 +32,11 @@ struct BackwardBarriers {
   // This guards the index of a tile. Full: it has been written; empty: all warps that work on the
   // tile have read it.
   static FLASHSMITH_DEVICE BufferBarriers entry(int entry) { return pair(kEntries + entry); }
+  // This is completed when sums that are converted have arrived in a buffer. The warp that reads
+  // them loads the next ones.
+  static FLASHSMITH_DEVICE ptx::shared_address converted(int buffer) {
+    return pair(kConverted + buffer).full;
+  }
 
   // Initialises the barriers. One thread calls this before any other thread touches a barrier.
   static FLASHSMITH_DEVICE void init() {
@@ -40,9 +45,10 @@ struct BackwardBarriers {
     for (int i = kDQ; i < kSums; i++) init_pair(i, Traits::n_warpgroup_warps, 1);
     for (int i = kSums; i < kKeys; i++) init_pair(i, 1, Traits::n_warpgroup_warps);
     init_pair(kKeys, 1, Traits::n_consumer_warps);
-    for (int i = kEntries; i < kPairs; i++) {
-      init_pair(i, 1, Traits::n_consumer_warps + Traits::n_warpgroups);
+    for (int i = kEntries; i < kConverted; i++) {
+      init_pair(i, 1, Traits::n_consumer_warps + Traits::dQ_adders);
     }
+    for (int i = kConverted; i < kPairs; i++) init_pair(i, 1, 1);
     ptx::fence_mbarrier_init();
   }
 
@@ -50,7 +56,9 @@ struct BackwardBarriers {
   static constexpr int kQ = 0, kDO = kQ + Traits::Q_stages, kDS = kDO + Traits::dO_stages;
   static constexpr int kDQ = kDS + kDSBuffers, kSums = kDQ + Traits::n_warpgroups;
   static constexpr int kKeys = kSums + n_sum_buffers(Traits::config);
-  static constexpr int kEntries = kKeys + 1, kPairs = kEntries + n_tile_entries(Traits::config);
+  static constexpr int kEntries = kKeys + 1;
+  static constexpr int kConverted = kEntries + n_tile_entries(Traits::config);
+  static constexpr int kPairs = kConverted + n_converted_buffers(Traits::config);
   static_assert(n_barriers(Traits::config) == 2 * kPairs,
                 "the host counts as many barriers as there are here");
 

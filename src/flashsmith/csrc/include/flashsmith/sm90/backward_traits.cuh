@@ -29,6 +29,7 @@ struct BackwardTraits {
   static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr DQAccumulation dQ_accumulation =
       CFG.dQ_in_order ? DQAccumulation::ordered : DQAccumulation::atomic;
+  static constexpr bool converts_early = flashsmith::converts_early(CFG);
   static constexpr bool sums_by_chunks = true;
   static constexpr bool splits_groups = CFG.split_groups;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
@@ -102,14 +103,18 @@ struct BackwardTraits {
   static constexpr int dQ_period = shares_dQ ? 1 : n_warpgroups;
   static constexpr int dQ_floats = B_r * dQ_columns;
   static constexpr int dQ_bytes = dQ_floats * 4;
+  static constexpr int dQ_adders = flashsmith::dQ_adders(CFG);
   static constexpr int dQ_parts = flashsmith::dQ_parts(CFG);
   static constexpr int dQ_warps = shares_dQ ? n_consumer_warps : n_warpgroup_warps;
+
+  static constexpr int kConvertedBuffers = n_converted_buffers(CFG);
 
   struct SharedMemory {
     SharedTile<key_tile_bytes> K, V;
     SharedTile<query_tile_bytes> Q[Q_stages], dO[dO_stages];
     SharedTile<dS_bytes> dS[kDSBuffers];
     float dQ[n_warpgroups][dQ_floats];
+    [[no_unique_address]] Several<float, kConvertedBuffers * kConvertedFloats> converted;
     float statistics[Q_stages][kStatisticsFloats];
     uint64_t barriers[n_barriers(CFG)];
     [[no_unique_address]] Several<uint32_t, n_tile_entries(CFG)> entries;
@@ -122,6 +127,7 @@ struct BackwardTraits {
   // If warpgroups share keys, the buffers of dS are those of P and dS.
   static constexpr int P_offset = dS_offset, shared_dS_offset = dS_offset + dS_bytes;
   static constexpr int dQ_offset = offsetof(SharedMemory, dQ);
+  static constexpr int converted_offset = offsetof(SharedMemory, converted);
   static constexpr int statistics_offset = offsetof(SharedMemory, statistics);
   static constexpr int barriers_offset = offsetof(SharedMemory, barriers);
   static constexpr int entries_offset = offsetof(SharedMemory, entries);

@@ -15,12 +15,18 @@ FLASHSMITH_DEVICE ptx::shared_address tile_entry(int entry) {
   return ptx::shared_memory() + Traits::entries_offset + entry * kEntryBytes;
 }
 
+// Returns whether a block draws its first tile, too, which else has the block's index. It does
+// where blocks wait for others: for their turn to add to dQ, or for what they have to convert. A
+// block that waits for another must be sure that the other runs. If all tiles are drawn, the tiles
+// before a tile are finished or being worked on, and the first of these waits for none.
+template <typename Traits>
+FLASHSMITH_DEVICE bool draws_first_tiles(const GradientArgs &args) {
+  if constexpr (Traits::converts_early) return args.n_early > 0;
+  return Traits::dQ_accumulation == DQAccumulation::ordered;
+}
+
 // The indices of tiles as the loading thread draws them. It announces them to the other warps
 // through entries in shared memory.
-//
-// A block's first tile has the block's index, unless blocks of keys add to dQ in order: a block
-// that waits for another must be sure that the other runs. In that case all tiles are drawn, so
-// that the tiles before a tile are finished or being worked on; the first of these waits for none.
 template <typename Traits>
 class DrawnTiles {
   const GradientArgs &args_;
@@ -33,7 +39,7 @@ class DrawnTiles {
   // The following functions return the first index and the next one; an index beyond the last tile
   // is the end.
   FLASHSMITH_DEVICE int first() {
-    if constexpr (!kDrawsAll) return ptx::block_index_x();
+    if (!draws_first_tiles<Traits>(args_)) return ptx::block_index_x();
     return tell(args_.queue == nullptr ? ptx::block_index_x() : draw());
   }
   FLASHSMITH_DEVICE int after(int index) {
@@ -41,10 +47,8 @@ class DrawnTiles {
   }
 
  private:
-  static constexpr bool kDrawsAll = Traits::dQ_accumulation == DQAccumulation::ordered;
-
   FLASHSMITH_DEVICE int draw() const {
-    const int before = kDrawsAll ? 0 : ptx::grid_size_x();
+    const int before = draws_first_tiles<Traits>(args_) ? 0 : ptx::grid_size_x();
     return before + static_cast<int>(ptx::thread_atomic_add(args_.queue, 1));
   }
 
@@ -68,7 +72,7 @@ class AnnouncedTiles {
   FLASHSMITH_DEVICE explicit AnnouncedTiles(const Sm90BackwardKernelArgs &args) : args_(args) {}
 
   FLASHSMITH_DEVICE int first() {
-    if constexpr (Traits::dQ_accumulation != DQAccumulation::ordered) return ptx::block_index_x();
+    if (!draws_first_tiles<Traits>(args_.gradient)) return ptx::block_index_x();
     return after(0);
   }
   FLASHSMITH_DEVICE int after(int) {
