@@ -43,6 +43,8 @@ def schedule_cost(
     n_blocks, factor = num_sms * resident, slowdown(config, resident)
     if n_tiles > _MAX_TILES_OF_A_BLOCK * n_blocks:
         return factor * (sum(tiles) * n_heads / n_blocks + min(tiles) / 2)
+    if not variant.causal:  # all tiles take as long
+        return factor * (-(-n_tiles // n_blocks) * tiles[0])
     free_at = [0.0] * n_blocks
     for time in _in_order(tiles, n_heads, config.heads_per_group):
         heapq.heapreplace(free_at, free_at[0] + time)
