@@ -42,10 +42,7 @@ class Grids:
 
     def mean_loss(self, tiles: Iterable[KernelConfig]) -> float:
         """Returns the mean of the best kernel's losses; infinite if a grid has none of them."""
-        kernels = set(tiles)
-        best = [min((at[k] for k in kernels & at.keys()), default=math.inf) for at in self._losses]
-        weighted = sum(w * loss for w, loss in zip(self._weights, best, strict=True))
-        return weighted / max(sum(self._weights), 1.0)
+        return self._mean(self._best(tiles))
 
     def extended(self, chosen: Sequence[KernelConfig]) -> list[KernelConfig]:
         """Returns the kernels with those that are worth being built for other grids."""
@@ -54,11 +51,23 @@ class Grids:
             others = dict.fromkeys(k for at in self._losses for k in at if k not in found)
             if not others:
                 break
-            best = min(others, key=lambda tiles: self.mean_loss([*found, tiles]))
-            if self.mean_loss(found) - self.mean_loss([*found, best]) < _WORTH_A_KERNEL:
+            best = self._best(found)
+            with_each = {k: self._mean(map(min, best, self._best([k]))) for k in others}
+            added = min(others, key=with_each.__getitem__)
+            if self._mean(best) - with_each[added] < _WORTH_A_KERNEL:
                 break
-            found.append(best)
+            found.append(added)
         return found
+
+    def _best(self, tiles: Iterable[KernelConfig]) -> list[float]:
+        """Returns the least loss of these kernels at each grid; infinite if it has none of them."""
+        kernels = list(tiles)
+        of_grids = ([at.get(each, math.inf) for each in kernels] for at in self._losses)
+        return [min(losses, default=math.inf) for losses in of_grids]
+
+    def _mean(self, losses: Iterable[float]) -> float:
+        weighted = sum(w * loss for w, loss in zip(self._weights, losses, strict=True))
+        return weighted / max(sum(self._weights), 1.0)
 
 
 def workloads_between(workload: Workload, key: TuningKey, num_sms: int) -> Iterator[Workload]:
@@ -87,12 +96,12 @@ def _predicted_losses(
     than the fastest beyond the error of the prediction."""
     if type(entry.workload) is not Workload:
         return
+    rows = [(row, row.config.for_dtype(DType.FP16)) for row in entry.ranked]
     for workload in workloads_between(entry.workload, key, num_sms):
         times: dict[KernelConfig, float] = {}
-        for row in entry.ranked:
+        for row, tiles in rows:
             ms = carried_over_ms(row, entry.workload, workload, num_sms)
             if ms is not None:
-                tiles = row.config.for_dtype(DType.FP16)
                 times[tiles] = min(ms, times.get(tiles, math.inf))
         if times:
             best = min(times.values()) / CLEARLY
