@@ -16,9 +16,11 @@ from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
 from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime.emulation import Emulation
 from support.decoding import (
     WGMMA,
     Placed,
+    Requests,
     assert_bits_are_of_each_request,
     assert_near_truth,
     assert_right,
@@ -46,6 +48,21 @@ def test_any_number_of_rows_is_right(cfg: DecodeKernelConfig) -> None:
     for n_q, heads in product((1, 9, 32, 33, 65, 130), ((4, 2), (5, 1), (3, 3))):
         asked = requests(cfg, (0, 1, 200, 64), n_q=n_q, heads=heads)
         assert_right(cfg, asked, Semantics(causal=bool(n_q % 2)), splits=n_q % 3)
+
+
+def counted(cfg: DecodeKernelConfig, asked: Requests) -> dict[str, int]:
+    """Returns what the emulator counted in a right call with one split."""
+    assert_right(cfg, asked, splits=1)
+    return Emulation(find_decode(KernelId(cfg), Target.emulator())).counters()
+
+
+@pytest.mark.parametrize("cfg", WGMMA, ids=str)
+def test_four_steps_of_rows_of_256_elements_take_Q_from_registers(cfg: DecodeKernelConfig) -> None:
+    assert isinstance(cfg, Sm90DecodeKernelConfig)
+    loads = 4 if cfg.d_head == 256 else 0
+    assert cfg.held_registers["Q"] == 4 * loads
+    found = counted(cfg, requests(cfg, (200,), n_q=cfg.B_r, heads=(1, 1)))
+    assert found["ldmatrix"] == loads * 4 * cfg.n_warpgroups
 
 
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)

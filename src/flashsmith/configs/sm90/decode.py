@@ -17,6 +17,9 @@ from flashsmith.dtype import DType
 
 DECODE = "decode"  # every short form has this feature and WGMMA
 MAX_WARPGROUPS = 2
+# The steps of Q K^T that take Q from registers, by d_head; 0 for others. Where rows have 256
+# elements, products wait for shared memory.
+_Q_REGISTER_STEPS = {256: 4}
 
 
 @dataclass(frozen=True, order=True)
@@ -104,7 +107,8 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
         """The forward configuration whose tiles these kernels use."""
         return Sm90ForwardKernelConfig(
             self.dtype, self.d_head, self.B_r, self.B_c, self.n_warpgroups, self.n_stages,
-            Q_steps_in_registers=0, overlap_softmax=True, ping_pong=self.ping_pong,
+            Q_steps_in_registers=_Q_REGISTER_STEPS.get(self.d_head, 0),
+            overlap_softmax=True, ping_pong=self.ping_pong,
             persistent=True, dynamic_queue=False, overlap_tiles=False, heads_per_group=0,
             cluster_size=1, lazy_rescale_log2=MAX_LAZY_LOG2, stale_maximum=False,
             fma_exponentials=0, tma_store=False,

@@ -24,6 +24,10 @@ struct Sm90DecodeKernelConfig {
   constexpr auto operator<=>(const Sm90DecodeKernelConfig &) const = default;
 };
 
+// The steps of Q K^T that take Q from registers. Where rows have 256 elements, products wait for
+// shared memory; with shorter rows they do not (docs/log/decode.md).
+constexpr int Q_register_steps(int d_head) { return d_head == 256 ? 4 : 0; }
+
 // Returns the configuration of the forward whose tiles these kernels use.
 constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &cfg) {
   return {.dtype = cfg.dtype,
@@ -32,7 +36,7 @@ constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &c
           .B_c = cfg.B_c,
           .n_warpgroups = cfg.n_warpgroups,
           .n_stages = cfg.n_stages,
-          .Q_steps_in_registers = 0,
+          .Q_steps_in_registers = Q_register_steps(cfg.d_head),
           .overlap_softmax = true,
           .ping_pong = cfg.ping_pong,
           .persistent = true,
