@@ -16,8 +16,10 @@ from flashsmith.selection.choose import choose, choose_for
 H200 = "NVIDIA H200"
 
 
-def problem(batch: int, n_q: int, n_k: int, heads: tuple[int, int] = (32, 8)) -> Problem:
-    return Problem(DType.BF16, 128, batch, *heads, n_q, n_k)
+def problem(
+    batch: int, n_q: int, n_k: int, heads: tuple[int, int] = (32, 8), d_head: int = 128
+) -> Problem:
+    return Problem(DType.BF16, d_head, batch, *heads, n_q, n_k)
 
 
 def rows_chosen(given: Problem, variant: Variant = CAUSAL, gpu: str | None = H200) -> int:
@@ -52,6 +54,30 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
 ) -> None:
     for variant in (FULL, CAUSAL):
         assert rows_chosen(problem(batch, n_q, n_k), variant) == B_r
+
+
+@pytest.mark.parametrize(
+    "given, B_r",
+    [
+        (problem(2, 20, 12000), 64),  # four splits, which need no second launch, and not eight
+        (
+            problem(1, 256, 1282, (14, 2), 64),
+            64,
+        ),  # six KV steps in two splits, and not three in four
+        (problem(2, 77, 30000), 128),  # long splits
+        (problem(1, 256, 9671, (16, 8), 256), 128),
+        (problem(2, 20, 1282, (16, 8), 256), 64),  # fewer than 65 rows
+        (problem(1, 20, 1282, (64, 8), 256), 128),  # d_heads for which nothing was measured
+    ],
+)
+def test_small_tiles_serve_short_splits(given: Problem, B_r: int) -> None:
+    """few_queries_splits.csv has what was measured."""
+    assert rows_chosen(given) == B_r
+
+
+def test_one_warpgroup_takes_128_keys_of_128_elements_at_a_time() -> None:
+    config = choose(Workload(problem(4, 16, 8192), CAUSAL), H200).config
+    assert (config.B_r, config.B_c) == (64, 128)
 
 
 def test_a_tile_that_is_mostly_empty_does_not_serve_few_queries() -> None:
@@ -92,7 +118,7 @@ def test_the_model_grows_with_what_is_done() -> None:
     config, share = found
 
     def cost(given: Problem, num_sms: int = 132) -> float:
-        return decode_cost(config, given, num_sms, 0.85)
+        return decode_cost(config, given, num_sms, 1.0)
 
     base = problem(4, 16, 8192)
     assert share == cost(base) / forward_cost(forward, base, 132)

@@ -352,10 +352,14 @@ class DecodeKernelConfig(KernelConfig):
     operation: ClassVar[str] = "decode"
 
     page_multiple: ClassVar[int] = 1  # the rows of a page are a multiple of this
-    tensor_core_rate: ClassVar[float] = 1.0  # as ForwardKernelConfig's, with 64 rows or more
     # The max number of splits that one block combines; beyond it several blocks share the work, so
     # more splits take no longer.
     max_combined_splits: ClassVar[int] = 1024
+
+    @property
+    @abstractmethod
+    def tensor_core_rate(self) -> float:
+        """As ForwardKernelConfig's, with 64 rows or more."""
 
     @property
     def fp8_cache(self) -> bool:

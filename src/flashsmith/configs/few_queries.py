@@ -10,7 +10,8 @@ docs/decode.md has the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
 from flashsmith.configs.cost_model import grid_cost
@@ -35,6 +36,12 @@ _CLEARLY = 0.9  # the model's difference counts from 10% on
 _ROWS_OF_A_READ = 176
 _READS_OF_A_SUM = 0.5  # time of a row's partial result, in reads of a key and its value
 _START = 40_000.0  # for blocks to find their split, and to wait for other blocks' partial results
+_SECOND_LAUNCH = 3e6  # the time of a kernel that combines, 2.5 us, at d_head 1
+# Kernels of smaller work tiles, too, serve many rows: they leave smaller partial results, but reach
+# less of the tensor cores' rate. They are compared from this number of rows on, where d_head is one
+# for which an H200 measured both, and need a lead.
+_MIN_ROWS_OF_A_TILE, _D_HEADS_OF_SMALLER_TILES = 64, (64, 128)
+_CLEARLY_FASTER_TILES = 0.95
 
 
 def rows_of_decode(problem: Problem) -> int:
@@ -72,10 +79,15 @@ def prefer_split_kv(
     if num_sms is None:
         worth_it = rows <= _MAX_ROWS_ON_CPU and problem.seq_len_k >= _MIN_KEYS_ON_CPU
         return (decode, 0.0) if worth_it else None
-    rate = decode.tensor_core_rate / config.tensor_core_rate
-    share = decode_cost(decode, problem, num_sms, rate)
-    share /= forward_cost(config, problem, num_sms)
-    return (decode, share) if share < _CLEARLY else None
+    rate = config.tensor_core_rate
+    share = decode_cost(decode, problem, num_sms, rate) / forward_cost(config, problem, num_sms)
+    if share >= _CLEARLY:
+        return None
+    if d_head in _D_HEADS_OF_SMALLER_TILES:
+        fewer = (n for n in rows_of_kernels(DECODE.families) if _MIN_ROWS_OF_A_TILE <= n < rows)
+        others = [choose(replace(asked, rows=n), capability) for n in fewer]
+        decode = _fastest(decode, others, problem, num_sms, rate)
+    return decode, share
 
 
 def configs_of_few_queries(
@@ -108,14 +120,40 @@ def forward_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) ->
     return problem.seq_len_k * max(grid_cost(config, problem, num_sms), _reading(problem) / num_sms)
 
 
-def decode_cost(config: DecodeKernelConfig, problem: Problem, num_sms: int, rate: float) -> float:
+def decode_cost(
+    config: DecodeKernelConfig, problem: Problem, num_sms: int, rate_of_forward: float
+) -> float:
     """Returns decode's time by the cost model: all SMs are equally busy, then one of them combines
     the partial results of a tile's splits."""
-    tiles = problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
+    tiles = _tiles(config, problem)
+    rate = config.tensor_core_rate / rate_of_forward
     busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
     splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
+
+
+def _fastest(
+    usual: DecodeKernelConfig,
+    others: Iterable[DecodeKernelConfig],
+    problem: Problem,
+    num_sms: int,
+    rate_of_forward: float,
+) -> DecodeKernelConfig:
+    """Returns the usual configuration, or another that is clearly faster by the cost model."""
+
+    def cost(config: DecodeKernelConfig) -> float:
+        combines = num_sms // _tiles(config, problem) > config.max_combined_splits
+        launch = _SECOND_LAUNCH / config.d_head if combines else 0.0
+        return decode_cost(config, problem, num_sms, rate_of_forward) + launch
+
+    ahead = (config for config in others if cost(config) < _CLEARLY_FASTER_TILES * cost(usual))
+    return min(ahead, key=cost, default=usual)
+
+
+def _tiles(config: DecodeKernelConfig, problem: Problem) -> int:
+    """Returns the number of work tiles."""
+    return problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
 
 
 def _reading(problem: Problem) -> float:

@@ -88,7 +88,6 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
     family: ClassVar[str] = "sm80"
     minimum_gpu: ClassVar[str] = "sm_80"
     exact_arch: ClassVar[bool] = False
-    tensor_core_rate: ClassVar[float] = 0.3
     is_set_of_kernels: ClassVar[bool] = True  # with the kernel that appends keys to a cache
     kernel_function: ClassVar[str] = "sm80::decode_kernels"
     static_configuration: ClassVar[str] = "sm80::StaticDecodeKernelConfig"
@@ -127,6 +126,10 @@ class FlashDecodeKernelConfig(DecodeKernelConfig):
         """The plainest GPU; some rings of stages, which the tuner tries, need more shared memory
         than sm_80 has."""
         return plainest_with_room(self.minimum_gpu, self.shared_memory_bytes)
+
+    @property
+    def tensor_core_rate(self) -> float:
+        return 0.3
 
     @property
     def threads_per_block(self) -> int:

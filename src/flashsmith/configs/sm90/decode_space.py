@@ -20,13 +20,13 @@ class DecodeTiles(NamedTuple):
     n_stages: int
 
 
-# The tiles by consumer warpgroups and d_head. A block of keys has whole pages of 64 rows. One
-# warpgroup waits for memory, so it has many small stages; two wait for their products.
+# The tiles by consumer warpgroups and d_head. A block of keys has whole pages of 64 rows. Blocks of
+# 128 keys were faster wherever both were measured (docs/log/decode.md).
 _HEURISTIC = {
     1: {
         64: DecodeTiles(128, n_stages=5),
         96: DecodeTiles(64, n_stages=6),
-        128: DecodeTiles(64, n_stages=5),
+        128: DecodeTiles(128, n_stages=2),
         192: DecodeTiles(64, n_stages=4),
         256: DecodeTiles(64, n_stages=3),
     },
