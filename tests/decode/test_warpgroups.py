@@ -65,6 +65,21 @@ def test_four_steps_of_rows_of_256_elements_take_Q_from_registers(cfg: DecodeKer
     assert found["ldmatrix"] == loads * 4 * cfg.n_warpgroups
 
 
+def test_a_warpgroup_without_rows_computes_nothing() -> None:
+    """Of 260 rows the last work tile has four, which one warpgroup computes."""
+    for n_q, warpgroups in ((64, 1), (65, 2), (128, 2), (130, 3), (192, 3), (260, 5)):
+        found = counted(TWO, requests(TWO, (200,), n_q=n_q, heads=(1, 1)))
+        assert found["wgmma_flops"] == warpgroups * 4 * 64 * 256 * TWO.d_head  # of 200 keys, padded
+
+
+@pytest.mark.parametrize("cfg", WGMMA[1::2], ids=str)
+def test_splits_without_rows_are_passed_by(cfg: DecodeKernelConfig) -> None:
+    """Thread blocks visit splits with rows for one warpgroup and for both, one after the other."""
+    for splits in (0, 1, 3, 40):
+        asked = requests(cfg, (700, 90, 0, 333), n_q=100, heads=(6, 3))
+        assert_right(cfg, asked, Semantics(causal=True), splits=splits)
+
+
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
 @pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
 def test_few_and_many_splits_are_combined(cfg: DecodeKernelConfig, splits: int) -> None:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
+#include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
@@ -76,7 +77,12 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
       Parked own{};
       if (!splits.next(own.split)) break;
       own.state = splits.state();
-      state = visit(own);
+      if (has_rows(own.split)) {
+        state = visit(own);
+      } else {
+        pass_by(own.split);
+        state = own.state;
+      }
     }
     scheduler_.end();
   }
@@ -90,6 +96,27 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     KeySplits<Traits> splits(args_.problem);
     splits.use_stream_k();
     return splits.state();
+  }
+
+  // Returns whether the warpgroup has rows: the last work tile of a head may have too few for all.
+  FLASHSMITH_DEVICE bool has_rows(const KeySplit &split) const {
+    const int first = warpgroup_ * kWgmmaM;
+    return Traits::n_warpgroups == 1 || first < DecodeRows<Traits>(args_.problem, split).count();
+  }
+
+  // Leaves the keys of a split, and the tensor cores, to the other warpgroups.
+  FLASHSMITH_DEVICE void pass_by(const KeySplit &split) {
+#pragma unroll 1
+    for (int block = split.begin; block < split.end; block++) {
+      this->wait_K();
+      scheduler_.wait();
+      scheduler_.pass();
+      ptx::warp_sync();  // all lanes have seen K before one of them lets it be overwritten
+      this->free_K();
+      this->wait_V();
+      ptx::warp_sync();
+      this->free_V();
+    }
   }
 
   // Visits a split, and returns the state, which is in no register meanwhile.
