@@ -14,7 +14,8 @@ from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Sm90DecodeKe
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.jit import Target
-from flashsmith.reference import Semantics
+from flashsmith.lab.soak.prepared import extras_of
+from flashsmith.reference import Packing, Semantics
 from flashsmith.runtime import DecodeTensors, Splitting, find_decode
 from flashsmith.runtime.emulation import Emulation
 from support.decoding import (
@@ -28,6 +29,7 @@ from support.decoding import (
     assert_wild_page_is_not_followed,
     in_pages,
     in_slots,
+    launch_on,
     requests,
     run,
 )
@@ -144,6 +146,40 @@ def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
     assert (few.workspace_bytes, few.counter_bytes) == (4 * sums, tiles * TWO.n_warpgroups * 4)
     assert (many.workspace_bytes, many.counter_bytes) == (5 * sums + tiles * 44, 0)
     assert kernel.plan(tensors, how=Splitting(1)).workspace_bytes == 0
+
+
+def slots_and_blocks(heads_kv: int, n_q: int, n_k: int) -> tuple[int, int]:
+    """Returns the partial results for which one request's plan has memory, and its blocks."""
+    dtype = TWO.dtype.to_torch_dtype()
+    q, k = (torch.zeros(1, n, heads_kv, TWO.d_head, dtype=dtype) for n in (n_q, n_k))
+    kernel = find_decode(KernelId(TWO), Target.emulator())
+    plan = kernel.plan(DecodeTensors(q, k, k, torch.empty_like(q)))
+    return plan.workspace_bytes // (TWO.B_r * (TWO.d_head + 2) * 4), plan.launches[0].grid[0]
+
+
+def test_splits_that_share_keys_take_the_fewest_steps_in_rounds() -> None:
+    """The emulator has four SMs, for which stream-K needs memory for eight partial results; a head
+    has three work tiles here, or two."""
+    assert slots_and_blocks(1, 384, 128 * 80) == (12, 4), "three rounds of 20 steps, not one of 80"
+    assert slots_and_blocks(1, 384, 128 * 40) == (6, 3), "three of 10 gain less than an eighth"
+    assert slots_and_blocks(1, 384, 128 * 8) == (6, 3), "one of 8 steps, not three of 2"
+    assert slots_and_blocks(1, 256, 128 * 40) == (8, 4)
+    assert slots_and_blocks(3, 256, 128) == (6, 3), "each block takes both work tiles of a head"
+    assert slots_and_blocks(2, 256, 128) == (8, 4)
+
+
+def test_requests_of_equal_lengths_that_share_keys_are_split_in_rounds() -> None:
+    asked = requests(TWO, (128 * 30,) * 2, n_q=150, heads=(2, 1), behind=0)
+    kernel = find_decode(KernelId(TWO), Target.emulator())
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    slot = TWO.B_r * (TWO.d_head + 2) * 4
+    lengths = Packing(seqused_k=asked.seqlens)
+    read = kernel.plan(tensors, extras=extras_of(Semantics(), lengths, 150))
+    assert kernel.plan(tensors).workspace_bytes == 2 * 3 * 2 * slot, "two splits of six work tiles"
+    assert read.workspace_bytes == 2 * 4 * slot, "stream-K may serve"
+    for causal in (False, True):
+        found = launch_on(TWO, asked.q, Placed(asked.k, asked.v, None), Semantics(causal=causal))
+        assert_near_truth(found, asked, Semantics(causal=causal))
 
 
 def test_what_bulk_copies_cannot_bring_is_refused() -> None:

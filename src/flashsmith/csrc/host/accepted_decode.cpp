@@ -18,7 +18,7 @@ AcceptedDecode::AcceptedDecode(const DecodeKernel &kernel, const DecodeTensors &
       looks_(tensors.all()),
       problem_(check_decode(kernel, tensors, numbers, own)) {
   const DLDevice device = tensors.q().device();
-  plan_ = kernel.plan(problem_, own, num_sms_of(kernel.kind, device));
+  plan_ = kernel.plan(problem_, own, tensors.have_equal_lengths(), num_sms_of(kernel.kind, device));
   if (plan_.launches.empty()) {  // refused in the same way, though nothing is read
     tensors.all().for_each([](const Argument &argument, const TensorView &t) {
       if (has_rows(argument) && t.numel() > 0) check_rows(argument, t);

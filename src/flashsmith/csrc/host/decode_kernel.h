@@ -11,8 +11,9 @@ namespace flashsmith {
 struct DecodeBlocks {
   int step_keys;  // keys that all teams of a block visit side by side
   int blocks_per_SM;
-  int min_steps;  // min KV steps of a split
-  int arrivals;   // counters of a work tile
+  int min_steps;   // min KV steps of a split
+  int arrivals;    // counters of a work tile
+  bool in_rounds;  // whether equal splits may take several rounds of all SMs
 };
 
 class DecodeKernel : public Kernel {
@@ -25,12 +26,24 @@ class DecodeKernel : public Kernel {
   // Returns the KV steps of each work tile if the cache is full.
   int64_t max_steps(const ForwardProblem &problem) const;
 
+  // Returns whether equal splits are best, in as many rounds of all SMs as it takes: the requests
+  // have equal lengths, and several work tiles of a head read the same keys. Stream-K would read
+  // them at different times, each time from memory.
+  bool takes_rounds(const ForwardProblem &problem, bool equal_lengths) const;
+
+  // Returns the number of splits of a work tile by which SMs take the fewest KV steps in rounds.
+  int64_t splits_in_rounds(const ForwardProblem &problem, int num_sms) const;
+
   // Returns the number of splits of a work tile that keeps all SMs busy, with several blocks each
   // if splits are long.
   int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
   // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
+
+  // Returns the number of blocks that take `all_splits` equal splits, at most `maximum`.
+  int64_t n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits,
+                             int64_t maximum) const;
 
   // Returns whether a separate kernel combines the partial results of work tiles, instead of the
   // last split.
@@ -74,7 +87,9 @@ class DecodeKernel : public Kernel {
   // Throws ValueError for a cache layout that the kernels cannot read.
   virtual void check_layout(const DecodeTensors &) const {}
 
-  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, int num_sms) const;
+  // `equal_lengths`: whether all requests surely have the max number of rows.
+  DecodePlan plan(const ForwardProblem &problem, const DecodeNumbers &own, bool equal_lengths,
+                  int num_sms) const;
 
   // Returns the number of chunks, of kPartialChunk numbers, in the partial result of a work tile.
   int64_t n_chunks(const ForwardProblem &problem) const;

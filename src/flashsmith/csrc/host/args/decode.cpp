@@ -61,11 +61,13 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
   return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
 }
 
-// A block stores at most two partial results: of a work tile that began before it, and of one that
-// continues behind it.
-int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks) {
-  if (own.splits == 0) return 2 * blocks;
-  return own.splits == 1 ? 0 : n_tiles * own.splits;
+// With stream-K a block stores at most two partial results: of a work tile that began before it,
+// and of one that continues behind it.
+int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles,
+                     int64_t blocks) {
+  if (own.splits > 0) return own.splits == 1 ? 0 : n_tiles * own.splits;
+  const bool in_rounds = plan.is_even && plan.even_splits > 1;
+  return std::max(2 * blocks, in_rounds ? n_tiles * plan.even_splits : 0);
 }
 
 int64_t slot_bytes(const TileSizes &tiles) {
@@ -91,7 +93,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   args.split.splits_of_SM = plan.splits_of_SM;
   args.split.blocks_of_SM = plan.blocks_of_SM;
   args.split.is_even = plan.is_even;
-  const int64_t rows = decode_slots(own, n_tiles, blocks) * tiles.B_r;
+  const int64_t rows = decode_slots(own, plan, n_tiles, blocks) * tiles.B_r;
   if (rows == 0) return args;
   args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
   args.split.partial_stats = args.split.partial_O + rows * tiles.d_head;

@@ -67,6 +67,9 @@ class DecodeTensors {
   const View *counters() const { return given_[place("counters")]; }
   const View *workspace() const { return given_[place("workspace")]; }
 
+  // Returns whether all requests surely have as many rows as the cache.
+  bool have_equal_lengths() const { return !forward().seqused_k() && !cache_leftpad(); }
+
   void set_workspace(const View *workspace) { given_[place("workspace")] = workspace; }
 
   // The following functions return the caller's names for the cache, and for the lengths in it.
@@ -141,7 +144,8 @@ constexpr int kTokenScaleRank = 3;
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
 // The following functions return the number of slots for partial results, and the bytes of a slot.
-int64_t decode_slots(const DecodeNumbers &own, int64_t n_tiles, int64_t blocks);
+int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles,
+                     int64_t blocks);
 int64_t slot_bytes(const TileSizes &tiles);
 
 }  // namespace flashsmith

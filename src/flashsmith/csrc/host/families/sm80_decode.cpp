@@ -13,7 +13,8 @@ DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
   return {.step_keys = cfg.B_c * n_teams(cfg),
           .blocks_per_SM = cfg.blocks_per_SM,
           .min_steps = 2 * row_warps(cfg),
-          .arrivals = 1};
+          .arrivals = 1,
+          .in_rounds = false};
 }
 
 class Sm80Decode final : public DecodeKernel {

@@ -16,7 +16,11 @@ using tvm::ffi::TensorView;
 using Compiled = CompiledKernel<Sm90DecodeKernelConfig>;
 
 DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
-  return {.step_keys = cfg.B_c, .blocks_per_SM = 1, .min_steps = 1, .arrivals = cfg.n_warpgroups};
+  return {.step_keys = cfg.B_c,
+          .blocks_per_SM = 1,
+          .min_steps = 1,
+          .arrivals = cfg.n_warpgroups,
+          .in_rounds = true};
 }
 
 class Sm90Decode final : public DecodeKernel {

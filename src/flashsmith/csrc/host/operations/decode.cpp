@@ -58,7 +58,8 @@ struct AppendCall {
 Facts facts_of_call(const DecodeKernel &kernel, const DecodeNumbers &own, const Call &call) {
   const DecodeTensors tensors = tensors_of(own, call);
   const ForwardProblem problem = check_decode(kernel, tensors, call.numbers(), own);
-  return facts_of(kernel.plan(problem, own, num_sms_of(kernel.kind, tensors.q().device())));
+  const int num_sms = num_sms_of(kernel.kind, tensors.q().device());
+  return facts_of(kernel.plan(problem, own, tensors.have_equal_lengths(), num_sms));
 }
 
 // Returns milliseconds if `timed`.
