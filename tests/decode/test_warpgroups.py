@@ -68,7 +68,7 @@ def test_four_steps_of_rows_of_256_elements_take_Q_from_registers(cfg: DecodeKer
 
 
 def test_a_warpgroup_without_rows_computes_nothing() -> None:
-    """Of 260 rows the last work tile has four, which one warpgroup computes."""
+    """The last work tile of 260 rows has four, which one warpgroup computes."""
     for n_q, warpgroups in ((64, 1), (65, 2), (128, 2), (130, 3), (192, 3), (260, 5)):
         found = counted(TWO, requests(TWO, (200,), n_q=n_q, heads=(1, 1)))
         assert found["wgmma_flops"] == warpgroups * 4 * 64 * 256 * TWO.d_head  # of 200 keys, padded

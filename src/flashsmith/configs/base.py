@@ -359,7 +359,8 @@ class DecodeKernelConfig(KernelConfig):
     @property
     @abstractmethod
     def tensor_core_rate(self) -> float:
-        """As ForwardKernelConfig's, with 64 rows or more."""
+        """The share of the tensor cores' rate that kernels of 64 rows or more reach, as
+        ForwardKernelConfig's."""
 
     @property
     def fp8_cache(self) -> bool:

@@ -38,9 +38,9 @@ _READS_OF_A_SUM = 0.5  # time of a row's partial result, in reads of a key and i
 _START = 40_000.0  # for blocks to find their split, and to wait for other blocks' partial results
 _SECOND_LAUNCH = 3e6  # the time of a kernel that combines, 2.5 us, at d_head 1
 # Kernels of smaller work tiles, too, serve many rows: they leave smaller partial results, but reach
-# less of the tensor cores' rate. They are compared from this number of rows on, where d_head is one
-# for which an H200 measured both, and need a lead.
-_MIN_ROWS_OF_A_TILE, _D_HEADS_OF_SMALLER_TILES = 64, (64, 128)
+# less of the tensor cores' rate. They are compared from this number of rows on, for the d_heads and
+# up to the keys for which an H200 measured both, and need a lead.
+_MIN_ROWS_OF_A_TILE, _MAX_KEYS_OF_SMALLER_TILES = 64, {64: 8192, 128: 16384}
 _CLEARLY_FASTER_TILES = 0.95
 
 
@@ -83,7 +83,7 @@ def prefer_split_kv(
     share = decode_cost(decode, problem, num_sms, rate) / forward_cost(config, problem, num_sms)
     if share >= _CLEARLY:
         return None
-    if d_head in _D_HEADS_OF_SMALLER_TILES:
+    if problem.seq_len_k <= _MAX_KEYS_OF_SMALLER_TILES.get(d_head, 0):
         fewer = (n for n in rows_of_kernels(DECODE.families) if _MIN_ROWS_OF_A_TILE <= n < rows)
         others = [choose(replace(asked, rows=n), capability) for n in fewer]
         decode = _fastest(decode, others, problem, num_sms, rate)

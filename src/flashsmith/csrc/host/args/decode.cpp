@@ -61,8 +61,8 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
   return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
 }
 
-// With stream-K a block stores at most two partial results: of a work tile that began before it,
-// and of one that continues behind it.
+// A block of stream-K stores at most two partial results: of a work tile that began before it, and
+// of one that continues behind it.
 int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles,
                      int64_t blocks) {
   if (own.splits > 0) return own.splits == 1 ? 0 : n_tiles * own.splits;
