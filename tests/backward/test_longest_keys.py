@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import flashsmith
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.ops.spec import AttentionSpec, resolve
@@ -50,11 +51,13 @@ def test_a_bound_saves_thread_blocks(cfg: BackwardKernelConfig) -> None:
 
 @EACH
 def test_a_call_with_another_bound_is_planned_anew(cfg: BackwardKernelConfig) -> None:
-    """The tensors look alike, so that a kernel could take the second call for the first."""
-    for lengths_k in ([200, 250, 250], [20, 660, 20]):
-        call = packed_call(cfg, lengths_k)
-        assert call.extras.max_seqlen_k == max(lengths_k)
-        assert_near_truth(launch(call.kernel(cfg), call), call)
+    """The tensors look alike, so that a remembered call could be taken for another one."""
+    short, long = packed_call(cfg, [200, 250, 250]), packed_call(cfg, [20, 660, 20])
+    for call in (short, short, long, short, long, long):
+        bounds = {"max_seqlen_q": 50, "max_seqlen_k": call.extras.max_seqlen_k}
+        tensors = (call.do, call.q, call.k, call.v, call.o, call.lse)
+        found = flashsmith.backward(cfg, *tensors, **call.keywords, **bounds)
+        assert_near_truth(found, call)
 
 
 def test_attention_hands_on_the_bound() -> None:
