@@ -51,7 +51,7 @@ def test_a_bound_saves_thread_blocks(cfg: BackwardKernelConfig) -> None:
 
 @EACH
 def test_a_call_with_another_bound_is_planned_anew(cfg: BackwardKernelConfig) -> None:
-    """A remembered call could be taken for another one, whose tensors look like its own."""
+    """The tensors look alike, and each call computes the gradients of all its keys."""
     short, long = packed_call(cfg, [200, 250, 250]), packed_call(cfg, [20, 660, 20])
     for call in (short, short, long, short, long, long):
         bounds = {"max_seqlen_q": 50, "max_seqlen_k": call.extras.max_seqlen_k}
