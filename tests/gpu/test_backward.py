@@ -102,7 +102,7 @@ def test_no_memory_is_kept_after_a_call(deterministic: bool) -> None:
     for _ in range(5):
         run()
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() <= before  # memory of earlier tests may be freed late
 
 
 @pytest.fixture(scope="module")
