@@ -294,8 +294,9 @@ SEMANTICS = "csrc/host/args/semantics.h"
 KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 # A backward also returns gradients of these arguments.
 DIFFERENTIABLE = {"sinks", "bias"}
-# Arguments that decode also accepts pass only through its own modules.
+# Arguments that decode also accepts pass only through its own modules, and through that of caches.
 OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
+OF_DECODE |= {"kv_cache.py gathered"}
 OF_GRADIENTS = {
     *("backward.py Gradients", "backward.py GradientMask"),
     *("differentiable.py forward", "operators.py forward"),

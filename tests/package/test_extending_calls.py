@@ -34,7 +34,7 @@ NEW_NUMBER: dict[str, dict[str, str]] = {
         "key_ranges, _, _, rng_state,\n        q_scale, k_scale, v_scale, _,\n",
         "rows_per_range, dropout_p, rng_state,\n        q_scale, k_scale, v_scale,\n": "rows_per_"
         "range, dropout_p, rng_state,\n        q_scale, k_scale, v_scale, lift,\n",
-        "rows_per_range,\n        dropout_p,\n": "rows_per_range,\n        dropout_p, lift,\n",
+        "score, rows_per_range, dropout_p,\n": "score, rows_per_range, dropout_p, lift,\n",
     },
     "runtime/call_args.py": {
         "    dropout_p: float = 0.0\n": "    dropout_p: float = 0.0\n    lift: float = 0.0\n"
@@ -47,12 +47,12 @@ NEW_NUMBER: dict[str, dict[str, str]] = {
         "OFF, None, None, None, None,\n": "OFF, None, None, None, None, 0.0,\n"
     },
     f"{HOST}/args/semantics.h": {
-        "none\n};\nconstexpr size_t kNumbers = 8;": "none\n  double lift = 0;\n};\n"
-        "constexpr size_t kNumbers = 9;"
+        "none\n};\nconstexpr size_t kNumbers = 9;": "none\n  double lift = 0;\n};\n"
+        "constexpr size_t kNumbers = 10;"
     },
     f"{HOST}/args/call.cpp": {
-        '"dropout_p", arguments[7])};': '"dropout_p", arguments[7]), '
-        '.lift = number<double>("lift", arguments[8])};'
+        '"dropout_p", arguments[8])};': '"dropout_p", arguments[8]), '
+        '.lift = number<double>("lift", arguments[9])};'
     },
     f"{HOST}/args/forward.cpp": {
         "? 1 : numbers.softmax_scale)": "? 1 : numbers.softmax_scale + numbers.lift)"

@@ -27,6 +27,7 @@ _PARTS = {
     "dS": "gradients of scores, on their way to another product",
     "P": "weights, which warps hand to others",
     "dQ": "sums on their way to global memory",
+    "sums": "sums of dQ on their way back, to be converted",
     "kept rows": "rows that the block keeps, of Q and dO or of K and V",
     "visited rows": "rows of the other side, as many tiles as stages",
     "statistics": "the log-sum-exp of each query, and its delta",
