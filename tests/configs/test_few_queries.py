@@ -60,10 +60,7 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
     "given, B_r",
     [
         (problem(2, 20, 12000), 64),  # four splits, which need no second launch, and not eight
-        (
-            problem(1, 256, 1282, (14, 2), 64),
-            64,
-        ),  # six KV steps in two splits, and not three in four
+        (problem(1, 256, 1282, (14, 2), 64), 64),  # two splits of six KV steps, not four of three
         (problem(2, 77, 30000), 128),  # long splits
         (problem(1, 256, 9671, (16, 8), 256), 128),
         (problem(2, 20, 1282, (16, 8), 256), 64),  # fewer than 65 rows

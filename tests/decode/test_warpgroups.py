@@ -174,7 +174,7 @@ def test_requests_of_equal_lengths_that_share_keys_are_split_in_rounds() -> None
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     slot = TWO.B_r * (TWO.d_head + 2) * 4
     lengths = Packing(seqused_k=asked.seqlens)
-    read = kernel.plan(tensors, extras=extras_of(Semantics(), lengths, 150))
+    read = kernel.plan(tensors, extras=extras_of(Semantics(), lengths, (150, 0)))
     assert kernel.plan(tensors).workspace_bytes == 2 * 3 * 2 * slot, "two splits of six work tiles"
     assert read.workspace_bytes == 2 * 4 * slot, "stream-K may serve"
     for causal in (False, True):

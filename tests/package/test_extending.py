@@ -294,9 +294,10 @@ SEMANTICS = "csrc/host/args/semantics.h"
 KEYWORDS = set(inspect.signature(flashsmith.attention).parameters)
 # A backward also returns gradients of these arguments.
 DIFFERENTIABLE = {"sinks", "bias"}
-# Arguments that decode also accepts pass only through its own modules, and through that of caches.
+# Arguments that decode also accepts pass only through its own modules.
 OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py DecodeCall"}
-OF_DECODE |= {"kv_cache.py gathered"}
+# The forward copies keys that lie in pages, as many as the longest sequence has.
+OF_PAGES = {"max_seqlen_k": {"kv_cache.py gathered"}}
 OF_GRADIENTS = {
     *("backward.py Gradients", "backward.py GradientMask"),
     *("differentiable.py forward", "operators.py forward"),
@@ -312,6 +313,7 @@ def test_an_argument_is_three_places_in_python_and_none_in_functions_of_the_host
     python = {"attention.py attention", "spec.py AttentionSpec", "call_args.py CallArgs"}
     python |= OF_GRADIENTS if name in DIFFERENTIABLE else set()
     python |= DRAWN if name in OF_DROPOUT else set()
+    python |= OF_PAGES.get(name, set())
     assert {*python_places(name), *cxx_places(name)} - OF_DECODE == python
     assert name in {each.name for each in operators._SCHEMA.arguments}  # for torch.compile
 

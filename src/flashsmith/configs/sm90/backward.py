@@ -140,8 +140,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         Ordered sums save clearing and converting dQ. Persistent blocks save the time between tiles,
         and unordered they convert dQ early. But at d_head 192, and where tiles of d_head 128 are
         few, they are 1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
-        At d_head 64 windows are short: few blocks of keys add to
-        a block of dQ, and a third of the products is of queries that see no key.
+        At d_head 64 windows are short: few blocks of keys add to a block of dQ, and a third of the
+        products is of queries that see no key.
         """
         variant = workload.variant
         short_windows = variant.window and self.d_head == _SHORT_ROWS
