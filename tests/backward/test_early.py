@@ -1,5 +1,5 @@
-"""The main kernel of the sm90 backward converts dQ of the heads that are done, while it works on
-others."""
+"""The main kernel of the sm90 backward converts dQ of the heads that are done, and clears the sums
+of later ones, while it works on others."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ SEEDS = 2
 EACH = pytest.mark.parametrize(
     "cfg", CONFIGS, ids=lambda cfg: f"d{cfg.d_head}{'-split' if cfg.split_groups else ''}"
 )
+NOT_SPLIT = pytest.mark.parametrize(
+    "cfg", [cfg for cfg in CONFIGS if not cfg.split_groups], ids=lambda cfg: f"d{cfg.d_head}"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,10 +52,12 @@ def heads_left(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
     return heads * batch
 
 
-def assert_right(cfg: Sm90BackwardKernelConfig, call: Call, left: int) -> None:
+def assert_right(
+    cfg: Sm90BackwardKernelConfig, call: Call, left: int, seeds: int = SEEDS
+) -> None:
     """The call leaves this many heads to the last launch, and its gradients are right."""
     assert heads_left(cfg, call) == left
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         assert_near_truth(launch(call.kernel(cfg), call, seed=seed), call)
 
 
@@ -61,6 +66,11 @@ def bf16_call(
 ) -> Call:
     d_head = cfg.d_head
     return call_of(torch.bfloat16, (*q, d_head), (*k, d_head), **more)  # type: ignore[arg-type]
+
+
+def packed_call(cfg: Sm90BackwardKernelConfig, lengths_q: list[int], lengths_k: list[int]) -> Call:
+    shapes = (sum(lengths_q), 2, cfg.d_head), (sum(lengths_k), 2, cfg.d_head)
+    return call_of(torch.bfloat16, *shapes, None, packing_of(lengths_q, lengths_k), causal=True)
 
 
 @EACH
@@ -106,12 +116,29 @@ def test_grouped_heads(cfg: Sm90BackwardKernelConfig) -> None:
 
 @EACH
 def test_sequences_of_unlike_lengths(cfg: Sm90BackwardKernelConfig) -> None:
-    """Some have no queries, no keys, or more blocks of queries than others."""
-    lengths_q, lengths_k = [70, 0, 130, 33, 5, 64], [50, 20, 2 * cfg.B_c, 0, 1, cfg.B_c + 1]
-    packing = packing_of(lengths_q, lengths_k)
-    shapes = (sum(lengths_q), 2, cfg.d_head), (sum(lengths_k), 2, cfg.d_head)
-    call = call_of(torch.bfloat16, *shapes, None, packing, causal=True)
-    assert_right(cfg, call, left=4)
+    """Some have no queries, no keys, or more blocks of queries than others. A round has as many
+    heads as would fit if all were as long as the mean."""
+    call = packed_call(cfg, [70, 0, 130, 33, 5, 64], [50, 20, 2 * cfg.B_c, 0, 1, cfg.B_c + 1])
+    assert_right(cfg, call, left=8)
+
+
+@NOT_SPLIT
+def test_sums_are_cleared_ahead_of_heads(cfg: Sm90BackwardKernelConfig) -> None:
+    """Queries see so many keys that warps have time to clear, and there are more heads than those
+    of the rounds that are ahead. Some tiles have no queries."""
+    assert_right(cfg, bf16_call(cfg, (1, 70, 9), (1, 970, 9)), left=2, seeds=1)
+    call = bf16_call(cfg, (5, 140, 2), (5, 1930, 2), causal=True, top_left=True)
+    assert_right(cfg, call, left=2, seeds=1)
+
+
+@NOT_SPLIT
+def test_sums_of_sequences_of_unlike_lengths_are_cleared(cfg: Sm90BackwardKernelConfig) -> None:
+    """Heads have no slice of sums, one or two. Of a sequence without keys no tile waits for
+    them."""
+    lengths_q = [1, 130, 0, 33, 20, 3, 65] * 3
+    lengths_k = [3, cfg.B_c + 30, 9, 0, 30, 1, cfg.B_c] * 3
+    lengths_k[8] = 4000
+    assert_right(cfg, packed_call(cfg, lengths_q, lengths_k), left=4, seeds=1)
 
 
 @EACH

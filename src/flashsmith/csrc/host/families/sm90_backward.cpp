@@ -2,6 +2,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "flashsmith/sm90/backward_arguments.cuh"
 #include "host/families/sm90_gradients.h"
@@ -28,10 +29,15 @@ class Sm90Backward final : public BackwardKernel {
   int64_t gradient_bytes(const BackwardTensors &tensors) const {
     return gradient_workspace_bytes(tensors.forward(), config_.d_head);
   }
-  // Returns the words of the queue: of drawn tiles, the counters of added sums, and of finished
-  // tiles of each head of K, which can have as many parts as heads of Q.
+  // Returns the words of the queue: of drawn tiles, the counters of added sums, and those of dQ
+  // that is converted early.
   int64_t n_queue_words(const BackwardTensors &tensors, const ForwardProblem &problem) const {
-    return 1 + n_turns(tensors) + (converts_early(config_) ? problem.n_heads * problem.batch : 0);
+    return 1 + n_turns(tensors) + (converts_early(config_) ? n_counters(problem) : 0);
+  }
+  // Returns the counters of dQ that is converted early: of finished tiles of each head of K, which
+  // can have as many parts as heads of Q, of cleared slices of each head of Q, and of drawn slices.
+  static int n_counters(const ForwardProblem &problem) {
+    return 2 * problem.n_heads * problem.batch + 1;
   }
   // Returns the number of counters of added sums.
   int64_t n_turns(const BackwardTensors &tensors) const {
@@ -78,20 +84,63 @@ class Sm90Backward final : public BackwardKernel {
                            config_.dQ_in_order ? kMinWithTurns : 1);
   }
 
+  // Returns the length of a sequence in the mean, where t is q or k.
+  static double mean_length(const ForwardProblem &problem, const tvm::ffi::TensorView &t,
+                            int longest, bool packed) {
+    return packed ? static_cast<double>(t.size(kSequence)) / problem.batch : longest;
+  }
+
+  // Returns the number of heads of Q that are worked on in a round of tiles, by the mean length.
+  int heads_of_round(const ForwardTensors &tensors, const ForwardProblem &problem, int n_parts,
+                     int num_sms) const {
+    const double length =
+        mean_length(problem, tensors.k(), problem.seq_len_k, tensors.cu_seqlens_k() != nullptr);
+    const int tiles = std::max(static_cast<int>(std::ceil(length / config_.B_c)), 1);
+    const int together = heads_per_group(problem, heads_of_k(problem) * n_parts, num_sms);
+    const int of_k = std::max(together, (num_sms + tiles - 1) / tiles);
+    return of_k * heads_of_part(problem.n_heads / problem.n_heads_kv, n_parts);
+  }
+
   // Returns the number of heads, counted over all batch entries, of which dQ is converted while the
   // main kernel works on others. Those that are worked on in two rounds of tiles are left: a head
   // is done when its longest tile is, which is at the end for the last round and may be late in the
   // one before it.
-  int early_heads(const ForwardProblem &problem, int n_parts, int num_sms) const {
+  int early_heads(const ForwardTensors &tensors, const ForwardProblem &problem, int n_parts,
+                  int num_sms) const {
     constexpr int kLateRounds = 2;
-    const int tiles = blocks_per_head(problem);
-    if (!converts_early(config_) || !has_queue(problem) || tiles == 0) return 0;
-    const int group = problem.n_heads / problem.n_heads_kv,
-              n_heads = problem.n_heads * problem.batch;
-    const int together = heads_per_group(problem, heads_of_k(problem) * n_parts, num_sms);
-    const int of_round = std::max(together, (num_sms + tiles - 1) / tiles);
-    const int late = std::min(kLateRounds * of_round * heads_of_part(group, n_parts), kMaxGridYZ);
-    return std::max(n_heads - late, 0);
+    if (!converts_early(config_) || !has_queue(problem) || problem.seq_len_k == 0) return 0;
+    const int of_round = heads_of_round(tensors, problem, n_parts, num_sms);
+    const int late = std::min(kLateRounds * of_round, kMaxGridYZ);
+    return std::max(problem.n_heads * problem.batch - late, 0);
+  }
+
+  // Returns whether the warps that convert dQ have time to clear sums as well. They take 15 us for
+  // a block of queries at d_head 128 on an H200, as long as products with this number of keys.
+  // Windows are not known here.
+  bool has_time_to_clear(const ForwardTensors &tensors, const ForwardProblem &problem) const {
+    constexpr double kMinKeys = 960;
+    if (variant.window) return false;
+    // A query of packed sequences is in a sequence that is longer than the mean.
+    const double longest = problem.seq_len_k,
+                 mean = mean_length(problem, tensors.k(), problem.seq_len_k,
+                                    tensors.cu_seqlens_k() != nullptr);
+    const double length = (mean + longest) / 2;
+    return (variant.causal ? length / 2 : length) >= kMinKeys;
+  }
+
+  // Sets the arguments of dQ that is converted early. Sums are cleared some rounds ahead: while a
+  // head is waited for, those of two rounds are worked on, or more where sequences are shorter than
+  // the mean.
+  void set_early(GradientArgs &args, const Plan &plan, const ForwardTensors &tensors,
+                 const ForwardProblem &problem, int num_sms) const {
+    constexpr int kRoundsAhead = 5;
+    args.n_early = plan.n_early;
+    if (plan.n_early == 0) return;
+    args.n_cleared_later = has_time_to_clear(tensors, problem) ? plan.n_early : 0;
+    args.n_ahead = kRoundsAhead * heads_of_round(tensors, problem, plan.n_parts, num_sms);
+    args.cleared = args.finished + problem.n_heads * problem.batch;
+    args.drawn_slices = args.cleared + problem.n_heads * problem.batch;
+    args.n_counters = n_counters(problem);
   }
 
   // Returns the number of parts of each group of query heads. Windows are not known here, so their
@@ -102,18 +151,16 @@ class Sm90Backward final : public BackwardKernel {
     if (!config_.split_groups || problem.is_empty() || problem.seq_len_k == 0) return 1;
     const ForwardTensors forward = tensors.forward();
     const bool causal = variant.causal && !variant.window;
-    const auto length = [&](const tvm::ffi::TensorView &t, int longest, bool packed) {
-      return packed ? static_cast<double>(t.size(kSequence)) / problem.batch : longest;
-    };
     GroupedProblem grouped{
         .group = problem.n_heads / problem.n_heads_kv,
         .heads_of_k = heads_of_k(problem),
         .tiles_per_head = blocks_per_head(problem),
         .step_us = kStepUs * config_.d_head / kColumnsOfStep * config_.B_c / kKeysOfStep,
         .sums_us = 2 * static_cast<double>(bytes_of_part(tensors)) / kBytesPerUs,
-        .steps = steps_of_tiles(length(forward.q(), problem.seq_len_q, forward.cu_seqlens_q()),
-                                length(forward.k(), problem.seq_len_k, forward.cu_seqlens_k()),
-                                config_.B_r, config_.B_c, causal),
+        .steps = steps_of_tiles(
+            mean_length(problem, forward.q(), problem.seq_len_q, forward.cu_seqlens_q() != nullptr),
+            mean_length(problem, forward.k(), problem.seq_len_k, forward.cu_seqlens_k() != nullptr),
+            config_.B_r, config_.B_c, causal),
         .has_fewer_steps = variant.window,
         .drift = 0,
         .num_sms = num_sms};
@@ -186,7 +233,9 @@ class Sm90Backward final : public BackwardKernel {
             int num_sms) const override {
     check_gradient_grid(problem);
     const int n_parts = parts_of(tensors, problem, num_sms);
-    Plan plan{.workspace_bytes = gradient_bytes(tensors), .n_parts = n_parts};
+    Plan plan{.workspace_bytes = gradient_bytes(tensors),
+              .n_parts = n_parts,
+              .n_early = early_heads(tensors.forward(), problem, n_parts, num_sms)};
     plan.workspace_bytes += key_sums_bytes(tensors, n_parts);
     if (has_queue(problem)) {
       plan.workspace_bytes += n_queue_words(tensors, problem) * sizeof(uint32_t);
@@ -197,8 +246,7 @@ class Sm90Backward final : public BackwardKernel {
     }
     if (n_parts > 1) add_launch(plan, key_sums(problem));
     if (statistics_.conversion) {
-      add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem,
-                                             early_heads(problem, n_parts, num_sms));
+      add_conversion<Sm90BackwardKernelArgs>(plan, statistics_, problem, plan.n_early);
     }
     return plan;
   }
@@ -215,8 +263,7 @@ class Sm90Backward final : public BackwardKernel {
       args.gradient.finished = args.gradient.summed + n_turns(tensors);
     }
     const int num_sms = num_sms_of(kind, tensors.forward().q().device());
-    args.gradient.n_early = early_heads(problem, plan.n_parts, num_sms);
-    if (args.gradient.n_early > 0) args.gradient.n_finished = heads_of_k(problem) * plan.n_parts;
+    set_early(args.gradient, plan, tensors.forward(), problem, num_sms);
     args.heads_per_group = heads_per_group(problem, heads_of_k(problem) * plan.n_parts, num_sms);
     args.parts = part_args(tensors, problem, plan.n_parts);
     return KernelArguments(args);

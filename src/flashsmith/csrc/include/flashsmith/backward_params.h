@@ -31,10 +31,17 @@ struct GradientArgs {
   uint32_t *queue;
   // The main kernel converts dQ of the first `n_early` heads of Q, counted over all batch entries;
   // a kernel after it converts the others. `finished` counts, for each head of K or part of one,
-  // what adding threads have finished, one for each tile (backward_converter.cuh). The kernel of
-  // the row statistics sets its `n_finished` counters to 0.
+  // what adding threads have finished, one for each tile (backward_converter.cuh).
   uint32_t *finished;
-  int n_early, n_finished;
+  int n_early;
+  // The main kernel clears the sums of the last `n_cleared_later` heads, up to `n_ahead` heads
+  // before those that it converts; the kernel of the row statistics clears those of the others.
+  // `cleared` counts, for each head of Q of all batch entries, its slices of sums that are cleared,
+  // and `drawn_slices` those that thread blocks have begun (backward_clearer.cuh).
+  int n_cleared_later, n_ahead;
+  uint32_t *cleared, *drawn_slices;
+  // The kernel of the row statistics sets this number of counters to 0, from `finished` on.
+  int n_counters;
   // The number of blocks of rows that a head has in all, and in one batch entry of the tensors; and
   // whether all sequences lie in one batch entry.
   int all_statistics_blocks, n_statistics_blocks;

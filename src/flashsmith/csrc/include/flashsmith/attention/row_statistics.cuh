@@ -62,6 +62,12 @@ FLASHSMITH_DEVICE float *sums_of(const GradientArgs &args, int block, int head) 
   return args.sums + place * kStatisticsRows * kDHead;
 }
 
+// Returns the first head, counted over all batch entries, whose dQ accumulator the main kernel
+// clears.
+FLASHSMITH_DEVICE int first_cleared_later(const ProblemArgs &problem, const GradientArgs &args) {
+  return problem.n_heads * problem.batch - args.n_cleared_later;
+}
+
 // Returns the counters of a block of a head, one for each part of its dQ accumulator.
 template <int kParts>
 FLASHSMITH_DEVICE uint32_t *summed_of(const GradientArgs &args, int block, int head) {
@@ -184,10 +190,13 @@ class StatisticsBlock {
     return lse != -INFINITY;
   }
 
-  // Prepares the accumulation of dQ. If blocks of keys add in order, the first one stores, so that
-  // only the counters are cleared, and dQ itself where no block of keys adds.
+  // Prepares the accumulation of dQ, as far as the main kernel does not. If blocks of keys add in
+  // order, the first one stores, so that only the counters are cleared, and dQ itself where no
+  // block of keys adds.
   FLASHSMITH_DEVICE void start_sums(int block) const {
     if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
+      const int head = batch_ * problem_.n_heads + head_;
+      if (head >= first_cleared_later(problem_, args_)) return;
       clear(sums_of<Traits::d_head>(args_, block, head_));
     } else if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
       uint32_t *summed = summed_of<Traits::dQ_parts>(args_, block, head_);
@@ -229,13 +238,13 @@ class StatisticsBlock {
   }
 };
 
-// Resets the queue, and the counters of finished tiles, for the kernels that follow.
+// Resets the queue, and the counters behind it, for the kernels that follow.
 FLASHSMITH_DEVICE void clear_queue(const GradientArgs &args) {
   const int place = ptx::block_index_x() + ptx::block_index_y() + ptx::block_index_z();
   if (args.queue == nullptr || place != 0) return;
   const int thread = ptx::thread_index();
   if (thread == 0) ptx::thread_store_global_4(args.queue, 0);
-  for (int i = thread; i < args.n_finished; i += kStatisticsThreads) {
+  for (int i = thread; i < args.n_counters; i += kStatisticsThreads) {
     ptx::thread_store_global_4(args.finished + i, 0);
   }
 }

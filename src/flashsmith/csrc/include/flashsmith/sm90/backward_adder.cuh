@@ -5,6 +5,7 @@
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/reduction.cuh"
 #include "flashsmith/ptx/tma.cuh"
+#include "flashsmith/sm90/backward_clearer.cuh"
 #include "flashsmith/sm90/backward_pipeline.cuh"
 #include "flashsmith/sm90/key_tile.cuh"
 
@@ -26,6 +27,7 @@ template <typename Traits>
 class dQAdder {
   using Barriers = BackwardBarriers<Traits>;
 
+  const Sm90BackwardKernelArgs &kernel_args_;
   const GradientArgs &args_;
   const KeyTile<Traits> &tile_;
   AdderPosition &position_;
@@ -37,7 +39,8 @@ class dQAdder {
  public:
   FLASHSMITH_DEVICE dQAdder(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile,
                             int warpgroup, AdderPosition &position)
-      : args_(args.gradient),
+      : kernel_args_(args),
+        args_(args.gradient),
         tile_(tile),
         position_(position),
         warpgroup_(warpgroup),
@@ -53,6 +56,11 @@ class dQAdder {
     if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
       take_turn(visit);
     } else {
+      if constexpr (Traits::converts_early) {
+        if (is_first_of_head(visit)) {
+          wait_until_cleared<Traits>(kernel_args_, tile_.sequence, tile_.batch, visit.head);
+        }
+      }
       wait_for_dQ();
       ptx::bulk_add(sums(visit), place(), Traits::dQ_bytes);
       commit_and_free();
@@ -60,6 +68,11 @@ class dQAdder {
   }
 
  private:
+  // Returns whether the warpgroup computes no dQ of the head before this visit.
+  FLASHSMITH_DEVICE bool is_first_of_head(const QueryVisit &visit) const {
+    return visit.block + Traits::dQ_period >= tile_.end;
+  }
+
   FLASHSMITH_DEVICE ptx::shared_address place() const {
     return ptx::shared_memory() + Traits::dQ_offset + warpgroup_ * Traits::dQ_bytes;
   }
@@ -140,6 +153,25 @@ FLASHSMITH_DEVICE void add_dQ(const Sm90BackwardKernelArgs &args, const KeyTile<
     of_first.add_from(step);
     if (kHasTwo && second < Traits::n_warpgroups) of_second.add_from(step);
   }
+}
+
+// Returns the counter of finished tiles of a head of K, or of a part of it.
+template <typename Traits>
+FLASHSMITH_DEVICE uint32_t *finished_of(const Sm90BackwardKernelArgs &args, int batch, int head_kv,
+                                        int part) {
+  const int head = batch * args.problem.n_heads_kv + head_kv;
+  const int n_parts = Traits::splits_groups ? args.parts.n_parts : 1;
+  return args.gradient.finished + head * n_parts + part;
+}
+
+// Counts a tile to whose queries one of the adding threads has added everything. The additions have
+// to be in memory: it is not enough that the copies have read their sources.
+template <typename Traits>
+FLASHSMITH_DEVICE void finish_tile(const Sm90BackwardKernelArgs &args,
+                                   const KeyTile<Traits> &tile) {
+  if (tile.batch * args.problem.n_heads + tile.first_head >= args.gradient.n_early) return;
+  ptx::tma_store_wait_group<0>();
+  ptx::thread_arrive_global(finished_of<Traits>(args, tile.batch, tile.head_kv, tile.part));
 }
 
 }  // namespace flashsmith::sm90

@@ -1,6 +1,7 @@
 // The warp of the backward that converts dQ of heads whose blocks of keys have all added to it, in
 // any order, while the thread block works on later heads. Their sums are in L2 still. The heads
-// that are worked on last are left to dQ_conversion_kernel, whose warps are more.
+// that are worked on last are left to dQ_conversion_kernel, whose warps are more. Before it waits
+// for a head, the warp clears sums of later ones.
 //
 // A thread block converts a fixed share of the blocks of queries. It waits for tiles that other
 // thread blocks work on, none of which waits for a conversion; all tiles are drawn, so that those
@@ -14,34 +15,15 @@
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/tma.cuh"
 #include "flashsmith/ptx/uniform.cuh"
-#include "flashsmith/sm90/backward_pipeline.cuh"
-#include "flashsmith/sm90/key_tile.cuh"
+#include "flashsmith/sm90/backward_adder.cuh"
+#include "flashsmith/sm90/backward_clearer.cuh"
 
 namespace flashsmith::sm90 {
-
-// Returns the counter of finished tiles of a head of K, or of a part of it.
-template <typename Traits>
-FLASHSMITH_DEVICE uint32_t *finished_of(const Sm90BackwardKernelArgs &args, int batch, int head_kv,
-                                        int part) {
-  const int head = batch * args.problem.n_heads_kv + head_kv;
-  const int n_parts = Traits::splits_groups ? args.parts.n_parts : 1;
-  return args.gradient.finished + head * n_parts + part;
-}
-
-// Counts a tile to whose queries one of the adding threads has added everything. The additions have
-// to be in memory: it is not enough that the copies have read their sources.
-template <typename Traits>
-FLASHSMITH_DEVICE void finish_tile(const Sm90BackwardKernelArgs &args,
-                                   const KeyTile<Traits> &tile) {
-  if (tile.batch * args.problem.n_heads + tile.first_head >= args.gradient.n_early) return;
-  ptx::tma_store_wait_group<0>();
-  ptx::thread_arrive_global(finished_of<Traits>(args, tile.batch, tile.head_kv, tile.part));
-}
 
 template <typename Traits>
 class EarlyConverter {
   using value_t = typename Traits::value_t;
-  static constexpr int kBuffers = n_converted_buffers(Traits::config);
+  static constexpr int kBuffers = Traits::kConvertedBuffers;
   static constexpr int kBytes = kConvertedFloats * static_cast<int>(sizeof(float));
   static_assert(Traits::d_head >= kBuffers * kConvertedColumns,
                 "the first columns of a block fill the buffers");
@@ -54,18 +36,23 @@ class EarlyConverter {
 
   const Sm90BackwardKernelArgs &args_;
   RingPosition<kBuffers> position_;
+  SumsClearer<Traits> clearer_;
 
  public:
-  FLASHSMITH_DEVICE explicit EarlyConverter(const Sm90BackwardKernelArgs &args) : args_(args) {}
+  FLASHSMITH_DEVICE explicit EarlyConverter(const Sm90BackwardKernelArgs &args)
+      : args_(args), clearer_(args) {}
 
   // The blocks of all early heads have numbers, of which a thread block takes every
   // grid_size_x()-th.
   FLASHSMITH_DEVICE void run() {
+    if (args_.gradient.n_early == 0) return;
+    clearer_.begin();
     int number = ptx::block_index_x(), batch = 0;
     for (int heads = args_.gradient.n_early; heads > 0; heads -= args_.problem.n_heads) {
       const int of_batch = heads < args_.problem.n_heads ? heads : args_.problem.n_heads;
       number = convert_batch(batch++, of_batch, number);
     }
+    clearer_.clear_all();
   }
 
  private:
@@ -78,13 +65,15 @@ class EarlyConverter {
 #pragma unroll 1
     for (; number < all; number += ptx::grid_size_x()) {
       const int head = ptx::uniform(number / per_head);
+      clearer_.clear_ahead_of(batch * args_.problem.n_heads + head);
       wait_for(sequence, batch, head);
       convert(sequence, batch, head, number - head * per_head);
     }
     return number - all;
   }
 
-  // Waits until all tiles that add to a head are finished.
+  // Waits until all tiles that add to a head are finished. A tile without queries adds to no head,
+  // and does not wait until the sums are cleared.
   FLASHSMITH_DEVICE void wait_for(const typename Traits::Sequence &sequence, int batch,
                                   int head) const {
     if (ptx::lane_index() != 0) return;
@@ -94,6 +83,7 @@ class EarlyConverter {
       part = (head - head_kv * group) / args_.parts.heads_per_part;
     }
     const int n_tiles = (sequence.seq_len_k() + Traits::B_c - 1) / Traits::B_c;
+    wait_until_cleared<Traits>(args_, sequence, batch, head);
     ptx::wait_global(finished_of<Traits>(args_, batch, head_kv, part), n_tiles * Traits::dQ_adders);
     ptx::fence_proxy_async_global();
   }
