@@ -75,6 +75,8 @@ def test_a_tiny_case_has_all_parts_of_the_case() -> None:
     packed = replace(GRADIENTS, lengths=(8192, 4096, 64, 33, 17), group="").tiny()
     assert packed.lengths == (17, 33, 64)
     assert str(packed) == "backward: BF16 d 64 causal 3 x 4/2 x 64, packed"
+    long = replace(packed, lengths=(900, 8192, 4099, 64)).tiny()
+    assert long.lengths == (64, 67, 68) and all(n % 64 for n in long.lengths[1:])
 
 
 def benchmarks_of(name: str) -> list[Benchmark]:
