@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import flashsmith
 from flashsmith.configs import CAUSAL, DType
 from flashsmith.configs.sm90.fp8_space import fp8_candidates
+from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
@@ -67,6 +70,7 @@ GRADIENTS = BOTH | {"flashsmith sm80", "flashsmith sm80 sums"}
         (replace(SMALL, operation="backward"), GRADIENTS),
         (replace(EQUAL, operation="backward"), GRADIENTS | {"fa2"}),
         (replace(SMALL, operation="backward", score="bias", candidates=(*BOTH,)), BOTH),
+        (packed(48, 17, operation="backward"), GRADIENTS),
         (packed(48, 17, operation="training step"), BOTH),
         (replace(EQUAL, operation="forward in 8 bits"), {"flashsmith BF16"}),
         *((replace(DECODE, cache=cache), decoders(cache)) for cache in cache_names(256, 3)),
@@ -95,16 +99,62 @@ def test_a_wrong_head_of_any_sample_that_is_looked_at_is_found() -> None:
                 assert not given.error_of(tuple(spoilt)) < TOLERANCE
 
 
-def test_every_packed_sequence_is_looked_at() -> None:
-    given = Inputs(packed(48, 17, 33), "cpu")
-    o: Any = flashsmith.attention(*given.qkv, **given.keywords)
-    assert given.error_of(o) < TOLERANCE
-    for row in (0, 47, 48, 64, 65, 97):
-        spoilt = o.clone()
-        spoilt[row] += 1
-        assert given.error_of(spoilt) > TOLERANCE
+@pytest.mark.parametrize("operation", ["forward", "backward"])
+def test_every_row_of_every_packed_sequence_is_looked_at(operation: str) -> None:
+    torch.manual_seed(0)
+    case = packed(48, 17, 33, operation=operation)
+    given = BENCHES[operation].prepare(case, "cpu")
+    found = BENCHES[operation].ours["flashsmith"](given)()
+    results = found if isinstance(found, tuple) else (found,)
+    assert given.error_of(results) < TOLERANCE
+    for result, row in product(results, range(48 + 17 + 33)):
+        right = result[row].clone()
+        result[row] += result.abs().max()
+        assert given.error_of(results) > TOLERANCE
+        result[row] = right
     offsets = given.packing["cu_seqlens_q"]
     assert offsets.tolist() == [0, 48, 65, 98] and offsets.dtype == torch.int32
+
+
+def keywords_of(operator: Any, *values: object) -> dict[str, Any]:
+    """Returns the arguments of a call of torch's operator by their names."""
+    names = [argument.name for argument in operator.default._schema.arguments]
+    return dict(zip(names, values, strict=False))
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward"])
+def test_peers_are_told_where_packed_sequences_begin_and_the_longest_length(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+    aten, of_fa3 = torch.ops.aten, SimpleNamespace()
+    for way in ("forward", "backward"):
+        operator = getattr(aten, f"_flash_attention_{way}")
+
+        def of_torch(*values: Any, operator: Any = operator) -> tuple[torch.Tensor, ...]:
+            calls.append(keywords_of(operator, *values))
+            return values[0], values[0], values[0], values[0], values[0]
+
+        def of_library(*values: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+            calls.append(keywords)
+            return values[0], values[0], values[0], values[0]
+
+        monkeypatch.setattr(aten, operator.__name__, of_torch)
+        setattr(of_fa3, {"forward": "fwd", "backward": "bwd"}[way], of_library)
+    monkeypatch.setattr(fa3, "load_operators", lambda: of_fa3)
+    given: Any = BENCHES[operation].prepare(packed(48, 17, 33, operation=operation), "cpu")
+    for peer, offsets, longest in (("fa3", "cu_seqlens", "max_seqlen"), ("fa2", "cum_seq", "max")):
+        run: Any = BENCHES[operation].peers[peer].make(given)
+        run()
+        assert len(calls) == (2 if operation == "backward" else 1)
+        for call in calls:
+            assert call["is_causal"] and call.get("dropout_p", 0) == 0
+            assert call.get("softmax_scale", 1 / 8) == 1 / 8
+            for of in "qk":
+                assert call[f"{offsets}_{of}"].tolist() == [0, 48, 65, 98]
+                assert call[f"{longest}_{of}"] == 48
+        calls.clear()
+    assert BENCHES[operation].peers["cudnn"].make(given) is None
 
 
 @pytest.mark.parametrize("score", [s for s in SCORES if f"score_mod: {s}" in SCORES])
@@ -137,6 +187,7 @@ def test_a_peer_is_left_out_of_what_it_does_not_take(operation: str) -> None:
         (replace(SMALL, score="sinks"), set()),
         (replace(SMALL, score="bias", workload=EQUAL.workload), set()),
         (replace(SMALL, window=16), {"fa3", "fa3_deterministic"}),
+        (replace(packed(48, 17), window=16), {"fa3", "fa3_deterministic"}),
     ):
         given: Any = BENCHES[operation].prepare(replace(case, operation=operation), "cpu")
         assert not {name for name in {*peers} - takers if peers[name].make(given) is not None}

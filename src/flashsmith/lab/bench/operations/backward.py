@@ -87,6 +87,8 @@ def _fa3(given: Inputs, deterministic: bool, step: bool) -> Run | None:
 
 def _fa2(given: Inputs, step: bool) -> Run | None:
     """Returns a run of torch's operators for packed sequences, else of autograd."""
+    if given.case.window or given.case.score != "plain":
+        return None
     if not given.packing:
         return None if step else _by_autograd("fa2", given)
     aten, offsets, n = torch.ops.aten, given.offsets, given.packing["max_seqlen_q"]
