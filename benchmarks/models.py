@@ -2,6 +2,7 @@
 
     python benchmarks/models.py --out benchmarks/results/h200/2026-01-01
     python benchmarks/models.py --cases decode --out benchmarks/results/h200/2026-01-01
+    python benchmarks/models.py --cases packed --out benchmarks/results/h200/2026-01-01
 
 It writes one row for each case and candidate: microseconds in turn with a flushed L2 and back to
 back, and the ratio of the best peer's time to ours. Last come the geometric mean, the share of
@@ -11,6 +12,7 @@ result is checked against float32 before it is timed. Writes models.csv and mode
 Cases are shapes that were once found slow, and shapes drawn by rule: a model gives heads, d_head
 and window; a way of use gives batch and lengths, drawn from a seed that the model's name and the
 way's name make. No tuned table may be tuned on them, so that they tell how well tables generalize.
+A row of packed sequences has their number as batch and the longest as the lengths of q and k.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashsmith.configs import CAUSAL, FULL, DType, Variant
 from flashsmith.lab.bench.cases import Case, workload_of
@@ -35,6 +37,9 @@ CANDIDATES = {
 _ROUND = 64  # no length is a multiple of it
 _CACHES = ("entries", "pages of 16", "pages of 64", "varlen pages of 16", "varlen pages of 64")
 _CACHE_ELEMENTS = 1 << 31  # of K, at most
+_PACKED_SEQUENCES, _PACKED_TOKENS = (4, 64), (8000, 40000)
+_SHORTEST_PACKED = 40  # because documents are shorter than what a model is made for
+_CAUSAL_USES = ("training", "prefill", "chunked prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,27 @@ class Model:
     d_head: int
     lengths: tuple[int, int]
     windows: tuple[int, ...] = (0,)
-    uses: tuple[str, ...] = ("training", "prefill", "chunked prefill", "decode")
+    uses: tuple[str, ...] = _CAUSAL_USES
     dtype: DType = DType.BF16
 
 
 _ENCODER, _DIFFUSION = ("encoder training", "encoder"), ("encoder",)
+_PACKED, _PACKED_ENCODER = (*_CAUSAL_USES, "packed training"), (*_ENCODER, "packed encoder")
 MODELS = (
-    Model("Llama 3 8B", 32, 8, 128, (900, 16000)),
+    Model("Llama 3 8B", 32, 8, 128, (900, 16000), uses=_PACKED),
     Model("Llama 3 70B", 64, 8, 128, (900, 16000)),
     Model("Llama 3 70B, 1 of 8 GPUs", 8, 1, 128, (900, 60000), uses=("prefill", "decode")),
-    Model("Qwen 2.5 7B", 28, 4, 128, (700, 30000)),
+    Model("Qwen 2.5 7B", 28, 4, 128, (700, 30000), uses=_PACKED),
     Model("Qwen 3 30B", 32, 4, 128, (700, 30000)),
-    Model("Qwen 2.5 0.5B", 14, 2, 64, (500, 8000)),
+    Model("Qwen 2.5 0.5B", 14, 2, 64, (500, 8000), uses=_PACKED),
     Model("Mistral 7B", 32, 8, 128, (5000, 20000), windows=(4096,)),
     Model("Gemma 3 12B", 16, 8, 256, (900, 16000), windows=(0, 1024)),
     Model("GPT-OSS 20B", 64, 8, 64, (900, 30000), windows=(0, 128)),
-    Model("Phi 3 mini", 32, 32, 96, (700, 4000)),
-    Model("Llama 2 7B", 32, 32, 128, (500, 4000)),
+    Model("Phi 3 mini", 32, 32, 96, (700, 4000), uses=_PACKED),
+    Model("Llama 2 7B", 32, 32, 128, (500, 4000), uses=_PACKED),
     Model("GPT-2", 12, 12, 64, (300, 1000), uses=("training", "prefill"), dtype=DType.FP16),
     Model("BERT base", 12, 12, 64, (60, 510), uses=_ENCODER, dtype=DType.FP16),
-    Model("ModernBERT large", 16, 16, 64, (500, 8000), uses=_ENCODER),
+    Model("ModernBERT large", 16, 16, 64, (500, 8000), uses=_PACKED_ENCODER),
     Model("ViT L/14", 16, 16, 64, (197, 1370), uses=_ENCODER),
     Model("Whisper large", 20, 20, 64, (700, 1500), uses=_ENCODER, dtype=DType.FP16),
     Model("Stable Diffusion 3", 24, 24, 64, (1100, 4430), uses=_DIFFUSION),
@@ -80,6 +86,7 @@ MODELS = (
     Model("Hunyuan Video", 24, 24, 128, (7000, 40000), uses=_DIFFUSION),
 )
 _DRAWS = {"training": 3, "encoder training": 3, "prefill": 3, "chunked prefill": 2, "decode": 5}
+_DRAWS |= {"packed training": 2, "packed encoder": 3}
 
 
 def _length(drawn: random.Random, lengths: tuple[int, int]) -> int:
@@ -101,6 +108,28 @@ def _square(
         n = _length(drawn, model.lengths)
         batch = _batch(drawn, tokens, n)
         return _case(operation, model, use, drawn, batch, (n, n), causal)
+
+    return draw
+
+
+def _packing(drawn: random.Random, lengths: tuple[int, int]) -> tuple[int, ...]:
+    """Returns the lengths of packed sequences: log-uniform up to a longest one, which is drawn
+    between two. Drawn until the tokens fit, so that short sequences are many and long ones few."""
+    fewest, most = _PACKED_TOKENS
+    while True:
+        longest = _length(drawn, lengths)
+        n = round(math.exp(drawn.uniform(*map(math.log, _PACKED_SEQUENCES))))
+        found = tuple(_length(drawn, (_SHORTEST_PACKED, longest)) for _ in range(n))
+        if fewest <= sum(found) <= most:
+            return found
+
+
+def _packed(operation: str, causal: bool) -> Callable[[Model, str, random.Random], Case]:
+    def draw(model: Model, use: str, drawn: random.Random) -> Case:
+        lengths = _packing(drawn, model.lengths)
+        n = max(lengths)
+        case = _case(operation, model, use, drawn, len(lengths), (n, n), causal)
+        return replace(case, lengths=lengths)
 
     return draw
 
@@ -153,6 +182,8 @@ _USES: dict[str, tuple[Callable[[Model, str, random.Random], Case], ...]] = {
     ),
     "encoder training": (_square("backward", False, (4000, 30000)),),
     "encoder": (_square("forward", False, (1000, 30000)),),
+    "packed training": (_packed("forward", True), _packed("backward", True)),
+    "packed encoder": (_packed("forward", False),),
     "prefill": (_square("forward", True, (700, 20000)),),
     "chunked prefill": (_chunk,),
     "decode": (_decode,),
@@ -160,7 +191,7 @@ _USES: dict[str, tuple[Callable[[Model, str, random.Random], Case], ...]] = {
 
 
 def drawn_cases() -> Iterator[Case]:
-    """Yields about 200 cases, the same ones always."""
+    """Yields about 240 cases, the same ones always."""
     for model in MODELS:
         for use in model.uses:
             drawn = random.Random(f"{model.name}, {use}")

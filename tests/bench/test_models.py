@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from flashsmith.lab.bench.cases import Case
+from flashsmith.lab.bench.cases import Case, chosen
+from flashsmith.lab.bench.operations import BENCHES
+from flashsmith.lab.bench.operations.inputs import TOLERANCE
+from flashsmith.lab.bench.program import run_program
 from flashsmith.selection.tables import Table, shipped_table_paths
 from support.scripts import load_script
 
@@ -38,6 +45,67 @@ def test_no_drawn_length_is_round(script: ModuleType) -> None:
         return new % 64 != 0
 
     assert all(is_odd(case) for case in script.drawn_cases() if "pages" not in case.cache)
+
+
+def packed_cases(script: ModuleType) -> list[Case]:
+    return [case for case in script.drawn_cases() if case.lengths]
+
+
+def test_the_same_lengths_of_packed_sequences_are_drawn_in_every_process(
+    script: ModuleType,
+) -> None:
+    """Hashes of strings differ from process to process, so a seed made of one would draw other
+    numbers than those that are written here."""
+    cases = packed_cases(script)
+    assert cases == packed_cases(script)
+    assert cases[0].lengths == (2064, 75, 9713, 6494, 279)
+    assert sum(sum(case.lengths) for case in cases) == 392131
+    groups = Counter((case.operation, case.group) for case in cases)
+    assert groups == {
+        ("forward", "packed training"): 10,
+        ("backward", "packed training"): 10,
+        ("forward", "packed encoder"): 3,
+    }
+    assert chosen(script.cases(), "packed") == cases
+
+
+def test_lengths_of_packed_sequences_are_in_their_ranges(script: ModuleType) -> None:
+    models = {model.name: model for model in script.MODELS}
+    for case in packed_cases(script):
+        problem, lengths = case.workload.problem, case.lengths
+        _, longest = models[case.name].lengths
+        assert 4 <= len(lengths) <= 64 and 8000 <= sum(lengths) <= 40000
+        assert min(lengths) >= 40 and max(lengths) <= longest
+        assert all(n % 64 for n in lengths) and len(set(lengths)) > len(lengths) / 2
+        assert problem.batch == len(lengths)
+        assert problem.seq_len_q == problem.seq_len_k == max(lengths)
+        assert case.workload.variant.causal == (case.group == "packed training")
+        assert not case.window and not case.cache
+
+
+def test_tensors_of_packed_sequences_have_their_lengths(script: ModuleType) -> None:
+    for case in packed_cases(script):
+        given: Any = BENCHES[case.operation].prepare(case, "meta")
+        model = next(model for model in script.MODELS if model.name == case.name)
+        total = sum(case.lengths)
+        assert given.q.shape == given.do.shape == (total, model.heads, model.d_head)
+        assert given.k.shape == given.v.shape == (total, model.heads_kv, model.d_head)
+        assert given.packing["max_seqlen_q"] == given.packing["max_seqlen_k"] == max(case.lengths)
+
+
+def test_packed_sequences_are_checked_and_have_rows(script: ModuleType, tmp_path: Path) -> None:
+    words = ["--dry", "--out", str(tmp_path), "--candidate", "flashsmith"]
+    words += ["--cases", "d 64 causal*14/2*packed"]
+    assert run_program(script.BENCHMARK, "Some.", words) == 0
+    with (tmp_path / "models.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["operation"] for row in rows} == {"forward", "backward"}
+    drawn = [case.tiny() for case in packed_cases(script) if case.name == "Qwen 2.5 0.5B"]
+    assert [(row["batch"], row["queries"], row["seq_len_k"]) for row in rows] == [
+        ("3", *[str(max(case.lengths))] * 2) for case in drawn
+    ]
+    assert {(row["group"], row["cache"]) for row in rows} == {("packed training", "")}
+    assert all(0 < float(row["error"]) < TOLERANCE for row in rows)
 
 
 def test_no_table_was_tuned_on_a_case(script: ModuleType) -> None:
