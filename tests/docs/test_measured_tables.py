@@ -128,6 +128,22 @@ def test_the_best_kernels_of_a_sweep_are_in_percent_of_fa2(
     assert "| d 64, full | 80.0 | 120.0 | **96.0** |" in text
 
 
+def test_shapes_of_models_are_grouped_by_whatever_ways_of_use_a_file_has(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    columns = "group,candidate,in_turn_of_best_peer,back_to_back_of_best_peer"
+    old = ["training,flashsmith,2.000,1.000", "training,fa3,,", "training,flashsmith,0.500,1.000"]
+    new = ["packed training,flashsmith,0.900,1.250", "packed training,fa2,,"]
+    (tmp_path / "old.csv").write_text("\n".join([columns, *old]))
+    (tmp_path / "new.csv").write_text("\n".join([columns, *old, *new]))
+    training = "| training | 2 | 1.000 | 1 | 0.50 | 1.000 | 0 | 1.00 |"
+    packed = "| packed training | 1 | 0.900 | 1 | 0.90 | 1.250 | 0 | 1.25 |"
+    for name, rows in (("old", [training]), ("new", [training, packed])):
+        text = tool.rewrite(marked(f"{name}.csv", "shapes_backward"), tmp_path)
+        found = [line for line in text.splitlines() if line.startswith("| ")]
+        assert found[2:-1] == rows and found[-1].startswith(f"| all | {1 + len(rows)} |")
+
+
 def test_first_results_are_after_the_imports_that_they_need(
     tool: ModuleType, tmp_path: Path
 ) -> None:
