@@ -56,6 +56,13 @@ def size_class(n: int) -> int:
     return -(-n // step) * step
 
 
+def sizes_like(n: int) -> range:
+    """Returns all sizes that the size class of n stands for."""
+    last = size_class(n)
+    step = 1 << max((last - 1).bit_length() - _SIGNIFICANT_BITS, 0) if last else 1
+    return range(last - step + 1, last + 1)
+
+
 def _range_in_words(last: int, buckets: tuple[int, ...]) -> str:
     i = buckets.index(last)
     if i == 0:
@@ -177,6 +184,11 @@ class Problem:
     @property
     def k_shape(self) -> tuple[int, int, int, int]:
         return self.batch, self.seq_len_k, self.heads_kv, self.d_head
+
+    @property
+    def group_size(self) -> int:
+        """The number of heads of q that share a head of k."""
+        return max(self.heads // max(self.heads_kv, 1), 1)
 
     @property
     def is_grouped(self) -> bool:

@@ -54,14 +54,14 @@ def test_spellings_are_exact() -> None:
     assert str(PLAIN) == "(FP16, 64, 192, 80, 3): wgmma+stages_1"
     assert PLAIN.to_cpp_struct() == (
         "Sm90ForwardKernelConfig{ScalarType::Half, 64, 192, 80, 3, 1, 0, false, false, "
-        "false, false, false, 0, 1, 0, false, 0, false, false, false, false, false, false}"
+        "false, false, false, 0, 1, 0, false, 0, false, false, false, false, false, false, false}"
     )
     assert KernelId(PLAIN, CAUSAL).slug == ("fp16_d64_r192_c80_w3_wgmma_stages_1_causal")
     assert KernelId(PLAIN, CAUSAL).kernel_name() == (
         "void flashsmith::sm90::forward_kernel<flashsmith::sm90::KernelTraits<"
         "flashsmith::Sm90ForwardKernelConfig{(flashsmith::ScalarType)5, 64, 192, 80, 3, 1, "
         "0, false, false, false, false, false, 0, 1, 0, false, 0, false, false, false, false, "
-        "false, false}, "
+        "false, false, false}, "
         "flashsmith::Variant{true, false, false, false, false, false, false, false, 0l, false, "
         "false}> >"
         "(flashsmith::Sm90ForwardKernelArgs)"
@@ -108,7 +108,7 @@ def test_spellings_from_outside(name: str, variant: Variant) -> None:
         ("(FP16, 64, 64, 64, 1): wgmma+stages_1+lazy_", "'lazy_' is unknown"),
         ("(FP16, 64, 64, 64, 1): wgmma+stages_0", "n_stages: expected at least 1"),
         ("Sm90ForwardKernelConfig{(c10::ScalarType)5, 64, 64, 64, 1}", "n_stages: expected"),
-        (f"Sm90ForwardKernelConfig{{{', '.join('5' * 24)}}}", "24 values for the 23 fields"),
+        (f"Sm90ForwardKernelConfig{{{', '.join('5' * 25)}}}", "25 values for the 24 fields"),
         (f"{WHOLE} | {PLAIN}", "names 2 kernels"),
         (f"{WHOLE.kernel_name()} {get_kernel_progression_configs()[0].kernel_name()}", "names 2"),
     ],
@@ -208,6 +208,7 @@ BASE = PROGRESSION[-1]
         ({"overlap_softmax": False}, "overlap_tiles needs persistent blocks and overlap_softmax."),
         ({"cluster_size": 3}, "cluster_size is 3; supported are 1 to 2."),
         ({"cluster_size": 2}, "dynamic_queue hands out tiles one by one; the blocks of a cluster"),
+        ({"packed_heads": True, "fp8_scores": True}, "packed_heads needs 16-bit tensors"),
         ({"lazy_rescale_log2": 9}, "lazy_rescale_log2 is 9; at most 8"),
         ({"lazy_rescale_log2": 0}, "stale_maximum needs room for growth"),
         ({"dtype": DType.FP16}, "lazy_rescale_log2 is 8; with stale_maximum P is smaller"),

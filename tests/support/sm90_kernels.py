@@ -60,7 +60,21 @@ FP8 = [
         "+tma_store+fp8_scores+fp8_values",
     )
 ]
-CONFIGS: list[ForwardKernelConfig] = list(dict.fromkeys([*PROGRESSION, *HEURISTIC, *VARIED, *FP8]))
+# These pack heads; O leaves in one round of boxes, in two, and from registers.
+PACKED = [
+    parse_kernel_name_into_config(f"{name}+packed_heads")
+    for name in (
+        "(BF16, 64, 128, 128, 2): wgmma+stages_2+q_regs_4+overlap+ping_pong+persistent+queue+tiles"
+        "+heads_2+lazy_8+stale+tma_store",
+        "(FP16, 192, 64, 48, 1): wgmma+stages_2+overlap+heads_2+lazy_4+stale+tma_store",
+        "(FP16, 64, 192, 48, 3): wgmma+stages_3+overlap+ping_pong+persistent+tiles+lazy_8"
+        "+tma_store+skip_unseen",
+        "(BF16, 96, 128, 64, 2): wgmma+stages_2+persistent+cluster_2",
+    )
+]
+CONFIGS: list[ForwardKernelConfig] = list(
+    dict.fromkeys([*PROGRESSION, *HEURISTIC, *VARIED, *FP8, *PACKED])
+)
 SOME = [PROGRESSION[0], LAST, *(VARIED[i] for i in (1, 4, 5, 7, 9))]
 SYNCHRONISED = [
     PROGRESSION[0],
@@ -69,4 +83,5 @@ SYNCHRONISED = [
     HEURISTIC[0],
     *(VARIED[i] for i in (0, 1, 6, 7, 8, 9)),
     *(FP8[i] for i in (3, 5, 6)),
+    *PACKED[:2],
 ]

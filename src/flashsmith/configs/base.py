@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import Field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -181,6 +182,10 @@ class KernelConfig(ABC):
         for its work on every score, and the knobs that pay with its mask."""
         return self
 
+    def versions_for(self, variant: Variant) -> Sequence[Self]:
+        """Returns the configurations of the same tiles of which a workload's sizes decide."""
+        return (self,)
+
     def in_no_order(self) -> Self:
         """Returns the configuration without the order of its tiles, for comparisons: kernels that
         are equal so take the same time for each tile."""
@@ -292,6 +297,14 @@ class ForwardKernelConfig(KernelConfig):
     @abstractmethod
     def resident_blocks_by_registers(self) -> int:
         """About how many blocks an SM's registers allow at a time."""
+
+    def queries_of_tile(self, problem: Problem) -> int:
+        """Returns the number of queries whose rows a tile has."""
+        return self.B_r
+
+    def heads_of_tiles(self, problem: Problem) -> int:
+        """Returns the number of heads that have tiles of their own."""
+        return problem.heads
 
     @property
     def cost_of_a_row(self) -> float:

@@ -21,7 +21,7 @@ from flashsmith.configs.sm90.hardware import (
     register_split,
 )
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.workload import D_HEADS
+from flashsmith.configs.workload import D_HEADS, AnyWorkload, Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import (
     REGISTERS_PER_SM,
@@ -51,6 +51,7 @@ _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
 _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 # FP8 scores, and a producer that transposes V, take these registers of that room.
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
+MAX_PACKED_HEADS = WGMMA_M  # a warpgroup has at least one query of all heads
 _MIN_KEYS = 64  # min B_c for which a third or a fourth warpgroup is worth its registers
 OTHER_REGISTERS = 24  # min registers for addresses, statistics and temporaries
 
@@ -110,6 +111,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         steps of wgmma, if its rows see no key of the second: on a causal diagonal, or where keys
         end; and no block before the windows of its rows. It takes more code, and needs
         overlap_softmax.
+    packed_heads: a tile has the rows of all query heads that share a head of K and V, query by
+        query (PackGQA): a warpgroup has 64 / g queries of g heads. Tiles of fewer queries waste
+        less at a sequence's end and on a causal diagonal; rows beyond whole queries are left, with
+        7 heads one of 64. It excludes FP8, and work on scores that depends on the head.
 
     Raises:
         TypeError: a field has the wrong type; the message names it.
@@ -140,6 +145,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     two_level: bool = False
     ping_pong_until_exp: bool = False
     skip_unseen: bool = False
+    packed_heads: bool = False
 
     family: ClassVar[str] = "sm90"
     minimum_gpu: ClassVar[str] = "sm_90a"
@@ -172,6 +178,7 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         flag("two_level", "two_level"),
         flag("ping_pong_until_exp", "ping_pong_until_exp", former="long_turns"),
         flag("skip_unseen", "skip_unseen"),
+        flag("packed_heads", "packed_heads"),
     )
     may_be_zero: ClassVar[frozenset[str]] = frozenset(
         ("Q_steps_in_registers", "heads_per_group", "lazy_rescale_log2", "fma_exponentials")
@@ -197,8 +204,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
         tiles with Q in shared memory only, fewer keys at a time, and if need be fewer warpgroups.
 
         Two-level sums leave few registers for bounds and positions. Pages are not loaded by
-        clusters.
+        clusters. Heads are not packed where the work on a score depends on its head.
         """
+        if self.packed_heads and not self.serves_variant(variant):
+            return replace(self, packed_heads=False).adapted_to(variant)
         if variant.paged and self.cluster_size > 1:
             return replace(self, cluster_size=1).adapted_to(variant)
         if not variant.knows_positions:
@@ -228,6 +237,18 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
             B_r=n_warpgroups * WGMMA_M,
             Q_steps_in_registers=0,
         ).with_keys(min(self.B_c, max(max_keys[n_warpgroups], self.key_multiple)))
+
+    def versions_for(self, variant: Variant) -> tuple[Sm90ForwardKernelConfig, ...]:
+        if not self.may_pack(variant):
+            return (self,)
+        return replace(self, packed_heads=False), replace(self, packed_heads=True)
+
+    def may_pack(self, variant: Variant) -> bool:
+        """Returns whether packed heads come into question for a variant: there is a kernel, and
+        a diagonal at known places, where they save work."""
+        packed = replace(self, packed_heads=True)
+        is_known = variant.causal and not (variant.window or variant.varlen)
+        return is_known and not self.fp8_scores and packed.serves_variant(variant)
 
     def in_no_order(self) -> Sm90ForwardKernelConfig:
         return replace(self, heads_per_group=0)
@@ -279,11 +300,32 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     def has_room_for(self, problem: Problem) -> bool:
         whole = problem.d_head % self.row_multiple == 0
         whole &= problem.d_v % (CHUNK_BYTES // self.value_bytes) == 0
-        return whole and super().has_room_for(problem)
+        return whole and not self._why_not_packed(problem) and super().has_room_for(problem)
+
+    def why_not(self, workload: AnyWorkload) -> str:
+        assert isinstance(workload, Workload)
+        return super().why_not(workload) or self._why_not_packed(workload.problem)
+
+    def _why_not_packed(self, problem: Problem) -> str:
+        """Returns why heads cannot be packed; "" if they can, or need not be."""
+        if not self.packed_heads or problem.group_size <= MAX_PACKED_HEADS:
+            return ""
+        return f"it packs up to {MAX_PACKED_HEADS} heads, not {problem.group_size}"
+
+    def queries_of_tile(self, problem: Problem) -> int:
+        if not self.packed_heads:
+            return self.B_r
+        return self.n_warpgroups * (WGMMA_M // problem.group_size)
+
+    def heads_of_tiles(self, problem: Problem) -> int:
+        return problem.heads_kv if self.packed_heads else problem.heads
 
     def served_of(self, variant: Variant) -> Variant:
         if self.fp8_scores:
             return replace(variant, bias=False, score=0, dropout=False, paged=False)
+        if self.packed_heads:
+            masked = replace(variant, softcap=False, alibi=False, bias=False, sinks=False, score=0)
+            return replace(masked, dropout=False, paged=False)
         is_paged = variant.paged and variant.varlen and self.cluster_size == 1
         return variant if is_paged == variant.paged else replace(variant, paged=is_paged)
 
@@ -387,6 +429,8 @@ def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
         yield "skip_unseen needs overlap_softmax, whose step has a copy for half of P."
     if config.skip_unseen and config.B_c <= config.key_multiple:
         yield f"skip_unseen needs B_c of two steps of P V at least; {config.B_c} is one."
+    if config.packed_heads and config.fp8_scores:
+        yield "packed_heads needs 16-bit tensors, but fp8_scores is on."
     if config.dynamic_queue and not config.persistent:
         yield "dynamic_queue needs persistent blocks, which alone ask for further tiles."
     if config.overlap_tiles and not (config.persistent and config.overlap_softmax):

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "flashsmith/sm90/arguments.cuh"
@@ -47,6 +48,15 @@ uint64_t stride_of(const TensorView &t, int dimension) {
   return static_cast<uint64_t>(stride * element_bytes(t));
 }
 
+// Puts the head before the sequence for a box of packed heads.
+Description in_order_of_box(Description described) {
+  if (described.box.packed_heads > 0) {
+    std::swap(described.sizes[1], described.sizes[2]);
+    std::swap(described.strides[1], described.strides[2]);
+  }
+  return described;
+}
+
 // The dimensions are d_head, sequence, head, batch.
 Description describe(const TensorView &t, ScalarType type, const Box &box) {
   constexpr int kOrder[] = {kDim, kSequence, kHead, kBatch};
@@ -62,7 +72,7 @@ Description describe(const TensorView &t, ScalarType type, const Box &box) {
     described.strides[i] = stride_of(t, kOrder[i]);
   }
   described.strides[0] = static_cast<uint64_t>(element_bytes(t));
-  return described;
+  return in_order_of_box(described);
 }
 
 // The dimensions are d_head, row, head, end, shift (sm90/rows.cuh).
@@ -70,14 +80,22 @@ Description describe_varlen(const TensorView &t, ScalarType type, const Box &box
   constexpr uint64_t kAnyEnd = uint64_t{1} << 31, kOneShift = kVarlenRows + 1;
   const auto element = static_cast<uint64_t>(element_bytes(t));
   const uint64_t row = static_cast<uint64_t>(row_stride(t)) * element;
-  return {.device = t.device(),
-          .base = t.data_ptr(),
-          .type = type,
-          .box = box,
-          .rank = 5,
-          .sizes = {static_cast<uint64_t>(t.size(kDim)), kVarlenRows,
-                    static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
-          .strides = {element, row, stride_of(t, kHead), row, kVarlenShift - row}};
+  return in_order_of_box({.device = t.device(),
+                          .base = t.data_ptr(),
+                          .type = type,
+                          .box = box,
+                          .rank = 5,
+                          .sizes = {static_cast<uint64_t>(t.size(kDim)), kVarlenRows,
+                                    static_cast<uint64_t>(t.size(kHead)), kAnyEnd, kOneShift},
+                          .strides = {element, row, stride_of(t, kHead), row, kVarlenShift - row}});
+}
+
+using BoxSizes = std::array<uint32_t, kMaxRank>;
+
+BoxSizes box_sizes(const Box &box) {
+  const auto columns = static_cast<uint32_t>(box.columns), rows = static_cast<uint32_t>(box.rows);
+  if (box.packed_heads == 0) return {columns, rows, 1, 1, 1};
+  return {columns, static_cast<uint32_t>(box.packed_heads), rows, 1, 1};
 }
 
 ptx::TensorMap encode_for_emulator(const Description &tensor) {
@@ -92,10 +110,8 @@ ptx::TensorMap encode_for_emulator(const Description &tensor) {
   for (int i = 0; i < tensor.rank; i++) {
     map.sizes[i] = tensor.sizes[i];
     map.strides[i] = tensor.strides[i];
-    map.box[i] = 1;
+    map.box[i] = box_sizes(tensor.box)[i];
   }
-  map.box[0] = static_cast<uint32_t>(tensor.box.columns);
-  map.box[1] = static_cast<uint32_t>(tensor.box.rows);
   map.swizzle = tensor.box.swizzle;
   return map;
 }
@@ -124,20 +140,20 @@ driver::TensorMapSwizzle swizzle_of(const Box &box) {
 
 ptx::TensorMap encode_for_gpu(const Description &tensor) {
   const gpu::DeviceGuard guard(tensor.device.device_id);
-  const uint32_t box[kMaxRank] = {static_cast<uint32_t>(tensor.box.columns),
-                                  static_cast<uint32_t>(tensor.box.rows), 1, 1, 1};
+  const BoxSizes box = box_sizes(tensor.box);
   const uint32_t element_strides[kMaxRank] = {1, 1, 1, 1, 1};
   driver::TensorMap map{};
   const driver::Result result = driver::driver().cuTensorMapEncodeTiled(
       &map, data_type(tensor.type), static_cast<uint32_t>(tensor.rank), tensor.base,
-      tensor.sizes.data(), tensor.strides.data() + 1, box, element_strides,
+      tensor.sizes.data(), tensor.strides.data() + 1, box.data(), element_strides,
       driver::TensorMapInterleave::none, swizzle_of(tensor.box),
       driver::TensorMapPromotion::L2_256B, driver::TensorMapFill::none);
   if (result != driver::Result::success) {
+    const bool by_head = tensor.box.packed_heads > 0;
     TVM_FFI_THROW(DeviceError) << "cuTensorMapEncodeTiled refused a tensor of (batch, sequence, "
                                   "head) strides of ("
-                               << tensor.strides[3] << ", " << tensor.strides[1] << ", "
-                               << tensor.strides[2]
+                               << tensor.strides[3] << ", " << tensor.strides[by_head ? 2 : 1]
+                               << ", " << tensor.strides[by_head ? 1 : 2]
                                << ") bytes: " << driver::describe(driver::driver(), result);
   }
   return std::bit_cast<ptx::TensorMap>(map);

@@ -10,10 +10,12 @@
 namespace flashsmith {
 
 // The box that a copy moves: `rows` positions of one head by `columns` elements, swizzled. Elements
-// outside the tensor read as zero and are not written.
+// outside the tensor read as zero and are not written. With packed heads, the rows of a position's
+// heads are side by side, and the map has the head before the sequence.
 struct Box {
   int columns, rows;
   ptx::Swizzle swizzle;
+  int packed_heads = 0;  // 0: one head
 
   bool operator==(const Box &) const = default;
 };

@@ -9,10 +9,11 @@ using namespace flashsmith;
 
 namespace {
 
-template <int kHeadsPerGroup, int kCluster>
+template <int kHeadsPerGroup, int kCluster, bool kPacked = false>
 struct Order {
   using Sequence = DenseSequence;
   static constexpr int heads_per_group = kHeadsPerGroup, cluster_size = kCluster;
+  static constexpr bool packed_heads = kPacked;
 };
 
 template <typename Traits>

@@ -1,6 +1,7 @@
 // The forward of the sm90 family: the arguments and launches of its kernels.
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "flashsmith/sm90/arguments.cuh"
@@ -20,16 +21,22 @@ class Sm90Forward final : public ForwardKernel {
   Sm90ForwardKernelConfig config_;
   KernelFunction function_, schedule_;  // schedule_: of varlen variants
 
+  static int group_size(const ForwardProblem &problem) {
+    return std::max(problem.n_heads / std::max(problem.n_heads_kv, 1), 1);
+  }
+
   // Returns the max number of entries of the tile table.
   int64_t n_entries(const ForwardProblem &problem) const {
-    return problem.max_Q_blocks(config_.B_r * config_.cluster_size);
+    return problem.max_Q_blocks(tile_queries(config_, group_size(problem)) * config_.cluster_size);
   }
 
   int n_tiles(const ForwardProblem &problem) const {
-    const int64_t n_blocks =
-        variant.varlen ? n_entries(problem) * config_.cluster_size
-                       : Q_blocks(config_, problem.seq_len_q) * static_cast<int64_t>(problem.batch);
-    return static_cast<int>(n_blocks * problem.n_heads);
+    const int Q_blocks_of_head = Q_blocks(config_, problem.seq_len_q, group_size(problem));
+    const int64_t n_blocks = variant.varlen
+                                 ? n_entries(problem) * config_.cluster_size
+                                 : Q_blocks_of_head * static_cast<int64_t>(problem.batch);
+    return static_cast<int>(n_blocks *
+                            (config_.packed_heads ? problem.n_heads_kv : problem.n_heads));
   }
 
   // Returns the arguments of paged K and V. A box has the max number of rows that lie in one page
@@ -44,10 +51,29 @@ class Sm90Forward final : public ForwardKernel {
             .box_rows = std::gcd(page_rows, config_.B_c)};
   }
 
-  ptx::TensorMap map(const TensorView &t, Element element, const BoxedRows &rows,
-                     int box_rows) const {
-    const Box box{rows.columns, box_rows, rows.swizzle};
+  ptx::TensorMap map(const TensorView &t, Element element, const BoxedRows &rows, int box_rows,
+                     int packed_heads = 0) const {
+    const Box box{rows.columns, box_rows, rows.swizzle, packed_heads};
     return make_tensor_map(t, type_of(element), box, variant.varlen);
+  }
+
+  // Sets the maps of Q and O.
+  void set_query_maps(Sm90ForwardKernelArgs &args, const ForwardTensors &tensors) const {
+    const HeadGroup &group = args.group;
+    const bool packed = config_.packed_heads;
+    const int Q_rows = packed ? group.queries : kQueryBoxRows, heads = packed ? group.size : 0;
+    const int O_rows_of_box = packed ? group.queries : kOutputBoxRows;
+    args.Q_map = map(tensors.q(), Element::of_scores, Q_tile(config_), Q_rows, heads);
+    if (!config_.tma_store) return;
+    args.O_map = map(tensors.o(), Element::of_config, O_rows(config_), O_rows_of_box, heads);
+  }
+
+  // Throws ValueError for more heads than a warpgroup has rows.
+  void check_group(const ForwardProblem &problem) const {
+    if (!config_.packed_heads || group_size(problem) <= kMaxPackedHeads) return;
+    TVM_FFI_THROW(ValueError) << "q has " << group_size(problem)
+                              << " heads for each head of k; kernels with packed heads take up to "
+                              << kMaxPackedHeads;
   }
 
  public:
@@ -80,6 +106,7 @@ class Sm90Forward final : public ForwardKernel {
   }
 
   Plan plan(const ForwardProblem &problem, int num_sms) const override {
+    check_group(problem);
     const int tiles = n_tiles(problem);
     const bool finds = variant.varlen && !lists_tiles(tiles, problem.batch, num_sms);
     const int blocks = finds ? tiles : grid_blocks(config_, tiles, num_sms);
@@ -103,17 +130,15 @@ class Sm90Forward final : public ForwardKernel {
     Sm90ForwardKernelArgs args{};
     if (variant.paged) args.pages = pages_of(tensors);
     const int KV_rows = variant.paged ? args.pages.box_rows : map_KV_rows(config_);
-    args.Q_map = map(tensors.q(), Element::of_scores, Q_tile(config_), kQueryBoxRows);
+    args.group = head_group(group_size(problem));
+    set_query_maps(args, tensors);
     args.K_map = map(tensors.k(), Element::of_scores, K_tile(config_), KV_rows);
     args.V_map = map(tensors.v(), Element::of_values, V_tile(config_), KV_rows);
-    if (config_.tma_store) {
-      args.O_map = map(tensors.o(), Element::of_config, O_rows(config_), kOutputBoxRows);
-    }
     args.Q_scale = scale_of(tensors.q_scale());
     args.K_scale = scale_of(tensors.k_scale());
     args.V_scale = scale_of(tensors.v_scale());
     args.problem = problem_args(variant, tensors, problem, numbers);
-    args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q);
+    args.problem.n_Q_blocks = Q_blocks(config_, problem.seq_len_q, args.group.size);
     if (variant.varlen) {
       args.problem.n_Q_blocks = static_cast<int>(n_entries(problem));
       args.Q_batch_rows = map_batch_rows(tensors.q());

@@ -44,16 +44,17 @@ struct BandMask {
 };
 static_assert(MaskPolicy<BandMask<true, true>>);
 
-// Sets to -inf the scores that the mask hides from 16 rows of a block of K. `row` is the row of
-// this lane's first element, in the sequence.
-template <typename Traits, int kElements>
-FLASHSMITH_DEVICE void mask(float (&S)[kElements], const ProblemArgs &problem,
-                            const typename Traits::Sequence &sequence, int row, int block) {
+// Sets to -inf the scores that the mask hides from 16 rows of a block of K. query_of returns the
+// query of one of this lane's rows, in the sequence.
+template <typename Traits, int kElements, typename QueryOf>
+FLASHSMITH_DEVICE void mask_rows(float (&S)[kElements], const ProblemArgs &problem,
+                                 const typename Traits::Sequence &sequence, QueryOf query_of,
+                                 int block) {
   using Mask = typename Traits::Mask;
   const int lane_column = block * Traits::B_c + first_column(ptx::thread_index());
 #pragma unroll
   for (int half = 0; half < kHalves; half++) {
-    const int own_row = row + half * kRowsPerHalf, last_key = sequence.seq_len_k() - 1;
+    const int own_row = query_of(half), last_key = sequence.seq_len_k() - 1;
     const int last = Mask::last(problem, sequence, own_row, last_key) - lane_column;
     const int first = Mask::first(problem, sequence, own_row) - lane_column;
 #pragma unroll
@@ -65,6 +66,14 @@ FLASHSMITH_DEVICE void mask(float (&S)[kElements], const ProblemArgs &problem,
       }
     }
   }
+}
+
+// Masks rows that are queries side by side. `row` is the row of this lane's first element.
+template <typename Traits, int kElements>
+FLASHSMITH_DEVICE void mask(float (&S)[kElements], const ProblemArgs &problem,
+                            const typename Traits::Sequence &sequence, int row, int block) {
+  const auto query_of = [row](int half) { return row + half * kRowsPerHalf; };
+  mask_rows<Traits>(S, problem, sequence, query_of, block);
 }
 
 }  // namespace flashsmith

@@ -6,7 +6,8 @@
 
 namespace flashsmith {
 
-// The rows of one block of Q in one head of one batch entry.
+// The rows of one block of Q in one head of one batch entry; if heads are packed, in all query
+// heads of one head of keys, which `head` then is.
 struct WorkTile {
   int Q_block, head, batch;
 };
@@ -18,7 +19,7 @@ constexpr uint32_t kNoEntry = ~0u;
 
 template <typename Traits>
 FLASHSMITH_DEVICE void keep_own_entry(const ProblemArgs &problem) {
-  const int index = ptx::block_index_x() / Traits::cluster_size / problem.n_heads;
+  const int index = ptx::block_index_x() / Traits::cluster_size / heads_of_tiles<Traits>(problem);
   const TileTable::Entry own = find_entry<Traits>(problem, index);
   const uint32_t word = own.cluster == kNoCluster ? kNoEntry : own.cluster * kWarpSize + own.batch;
   if (ptx::thread_index() % kWarpSize > 0) return;
@@ -37,9 +38,9 @@ FLASHSMITH_DEVICE int n_tiles(const ProblemArgs &problem) {
   if constexpr (Traits::Sequence::kVarlen) {
     const TileTable table{problem.tiles};
     if (!table.is_made()) return ptx::grid_size_x();
-    return table.size() * problem.n_heads * Traits::cluster_size;
+    return table.size() * heads_of_tiles<Traits>(problem) * Traits::cluster_size;
   } else {
-    return problem.n_Q_blocks * problem.n_heads * problem.batch;
+    return problem.n_Q_blocks * heads_of_tiles<Traits>(problem) * problem.batch;
   }
 }
 
@@ -53,12 +54,13 @@ FLASHSMITH_DEVICE WorkTile listed_tile_at(const ProblemArgs &problem, int tile_i
   if (!table.is_made()) {
     const auto own = static_cast<int>(own_entry<Traits>());
     return {.Q_block = own / kWarpSize * kCluster + tile_index % kCluster,
-            .head = tile_index / kCluster % problem.n_heads,
+            .head = tile_index / kCluster % heads_of_tiles<Traits>(problem),
             .batch = own % kWarpSize};
   }
   const int index = tile_index / kCluster, tiles_per_group = kGroup * table.size();
   const int group = index / tiles_per_group, rest = index - group * tiles_per_group;
-  const int n_heads = problem.n_heads - group * kGroup, heads = n_heads < kGroup ? n_heads : kGroup;
+  const int n_heads = heads_of_tiles<Traits>(problem) - group * kGroup;
+  const int heads = n_heads < kGroup ? n_heads : kGroup;
   const TileTable::Entry entry = table[rest / heads];
   return {.Q_block = entry.cluster * kCluster + tile_index % kCluster,
           .head = group * kGroup + rest % heads,
@@ -80,25 +82,14 @@ FLASHSMITH_DEVICE WorkTile tile_at(const ProblemArgs &problem, int tile_index) {
   } else {
     const int tiles_per_group = kGroup * problem.n_Q_blocks;
     const int group = tile_index / tiles_per_group, rest = tile_index - group * tiles_per_group;
-    const int n_heads = problem.n_heads * problem.batch - group * kGroup;
+    const int n_heads = heads_of_tiles<Traits>(problem) * problem.batch - group * kGroup;
     const int heads = n_heads < kGroup ? n_heads : kGroup;
     const int round = rest / (heads * kCluster), within = rest - round * heads * kCluster;
     Q_block = problem.n_Q_blocks - (round + 1) * kCluster + within % kCluster;
     head = group * kGroup + within / kCluster;
   }
-  const int batch = head / problem.n_heads;
-  return {Q_block, head - batch * problem.n_heads, batch};
-}
-
-// The following functions return the first row, and one past the last row, of the tiles in the
-// cluster of a tile.
-template <typename Traits>
-FLASHSMITH_DEVICE int tile_row_begin(const WorkTile &tile) {
-  return tile.Q_block / Traits::cluster_size * Traits::cluster_size * Traits::B_r;
-}
-template <typename Traits>
-FLASHSMITH_DEVICE int tile_row_end(const WorkTile &tile) {
-  return tile_row_begin<Traits>(tile) + Traits::cluster_size * Traits::B_r;
+  const int n_heads = heads_of_tiles<Traits>(problem), batch = head / n_heads;
+  return {Q_block, head - batch * n_heads, batch};
 }
 
 }  // namespace flashsmith

@@ -42,10 +42,30 @@ struct TileTable {
   }
 };
 
+// Returns the number of heads that have tiles of their own: of queries, or of keys if a tile has
+// the rows of all query heads that share one.
 template <typename Traits>
-FLASHSMITH_DEVICE int n_entries(const typename Traits::Sequence &sequence) {
-  constexpr int kRows = Traits::B_r * Traits::cluster_size;
-  return (sequence.seq_len_q() + kRows - 1) / kRows;
+FLASHSMITH_DEVICE int heads_of_tiles(const ProblemArgs &problem) {
+  return Traits::packed_heads ? problem.n_heads_kv : problem.n_heads;
+}
+
+// Returns the number of queries of a cluster of tiles.
+template <typename Traits>
+FLASHSMITH_DEVICE int cluster_queries(const ProblemArgs &problem) {
+  if constexpr (Traits::packed_heads) {
+    constexpr int kRows = Traits::B_r / Traits::n_warpgroups;
+    const int queries = kRows / (problem.n_heads / problem.n_heads_kv);
+    return Traits::n_warpgroups * queries * Traits::cluster_size;
+  } else {
+    return Traits::B_r * Traits::cluster_size;
+  }
+}
+
+template <typename Traits>
+FLASHSMITH_DEVICE int n_entries(const ProblemArgs &problem,
+                                const typename Traits::Sequence &sequence) {
+  const int rows = cluster_queries<Traits>(problem);
+  return (sequence.seq_len_q() + rows - 1) / rows;
 }
 
 // Lists the tiles of a sequence, behind those of longer ones, and resets the queue. If lengths add
@@ -58,13 +78,14 @@ FLASHSMITH_DEVICE void list_tiles(const ProblemArgs &problem, int batch) {
   int before = 0, total = 0;
   for (int other = lane; other < problem.batch; other += kWarpSize) {
     const typename Traits::Sequence sequence(problem, other);
-    const int longer = sequence.seq_len_k() - own.seq_len_k(), n = n_entries<Traits>(sequence);
+    const int longer = sequence.seq_len_k() - own.seq_len_k(),
+              n = n_entries<Traits>(problem, sequence);
     if (longer > 0 || (longer == 0 && other < batch)) before += n;
     total += n;
   }
   before = ptx::sum_of_lanes(before);
   total = ptx::sum_of_lanes(total);
-  const int n = n_entries<Traits>(own), room = problem.n_Q_blocks;
+  const int n = n_entries<Traits>(problem, own), room = problem.n_Q_blocks;
   for (int i = lane; i < n && i < room - before; i += kWarpSize) {
     table.set(before + i, {n - 1 - i, batch});
   }
@@ -85,7 +106,7 @@ FLASHSMITH_DEVICE TileTable::Entry find_entry(const ProblemArgs &problem, int in
   const int lane = ptx::thread_index() % kWarpSize;
   const bool has_sequence = lane < problem.batch;
   const typename Traits::Sequence own(problem, has_sequence ? lane : 0);
-  const int n = has_sequence ? n_entries<Traits>(own) : 0, length = own.seq_len_k();
+  const int n = has_sequence ? n_entries<Traits>(problem, own) : 0, length = own.seq_len_k();
   int before = 0;
   for (int other = 0; other < problem.batch; other++) {
     const int longer = ptx::shuffle_from(length, other) - length;

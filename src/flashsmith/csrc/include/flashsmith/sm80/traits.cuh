@@ -64,7 +64,8 @@ struct StaticForwardKernelConfig : ForwardKernelTileShapes<CFG> {
                                             .fma_exponentials = 0};
 
   static constexpr int n_threads = threads_per_block(CFG), cluster_size = 1;
-  static constexpr int row_padding = 0;  // of tiles in shared memory
+  static constexpr bool packed_heads = false;  // a tile has one head of Q
+  static constexpr int row_padding = 0;        // of tiles in shared memory
 
   static_assert(is_load_count(CFG.Q_mma_load_K_fragments) &&
                     is_load_count(CFG.K_mma_load_K_fragments) &&

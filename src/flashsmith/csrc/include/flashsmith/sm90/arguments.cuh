@@ -33,6 +33,7 @@ struct Sm90ForwardKernelConfig {
   bool two_level;
   bool ping_pong_until_exp;
   bool skip_unseen;
+  bool packed_heads;
 
   constexpr auto operator<=>(const Sm90ForwardKernelConfig &) const = default;
 };
@@ -45,11 +46,20 @@ struct PagesArgs {
   int n_pages, page_rows, box_rows;
 };
 
+// The query heads that share a head of K and V, for kernels that pack them into the rows of a tile:
+// row r of a warpgroup is of query r / size and head r % size (packed_heads.cuh).
+struct HeadGroup {
+  int size, queries;  // heads; queries of a warpgroup
+  int reciprocal;     // r * reciprocal / 2^16 is r / size for the rows of a warpgroup
+};
+
 // A kernel takes this as a `const __grid_constant__` parameter: bulk copies read the maps there.
 //
 // The maps have four dimensions: d_head, sequence, head, batch; or five: see rows.cuh. Their boxes
 // have the width and swizzle of BoxedRows, and a height of kQueryBoxRows (Q), `map_KV_rows(cfg)`
-// (K, V; with pages PagesArgs::box_rows) or kOutputBoxRows (O).
+// (K, V; with pages PagesArgs::box_rows) or kOutputBoxRows (O). With packed heads the maps of Q and
+// O have the head before the sequence, and boxes of HeadGroup::size heads of HeadGroup::queries
+// queries.
 struct Sm90ForwardKernelArgs {
   ptx::TensorMap Q_map, K_map, V_map, O_map;
   ProblemArgs problem;
@@ -57,6 +67,7 @@ struct Sm90ForwardKernelArgs {
   int Q_batch_rows, K_batch_rows, V_batch_rows, O_batch_rows;
   Fp8Scale Q_scale, K_scale, V_scale;  // of FP8 tensors
   PagesArgs pages;
+  HeadGroup group;
 };
 
 // Constants of the maps of varlen sequences (rows.cuh): a sequence ends at row kVarlenRows, and
@@ -67,8 +78,9 @@ constexpr uint64_t kVarlenShift = uint64_t{1} << 34;
 
 typedef void (*sm90_forward_kernel_fn)(const Sm90ForwardKernelArgs);
 
-constexpr int kQueryBoxRows = 64;   // rows of a warpgroup
-constexpr int kOutputBoxRows = 16;  // rows of a warp
+constexpr int kQueryBoxRows = 64;               // rows of a warpgroup
+constexpr int kOutputBoxRows = 16;              // rows of a warp
+constexpr int kMaxPackedHeads = kQueryBoxRows;  // a warpgroup has a query of all heads
 // Pages have a multiple of this number of rows, as blocks of keys have: smaller boxes would be too
 // many.
 constexpr int kPageRowMultiple = 16;
@@ -116,9 +128,10 @@ constexpr BoxedRows K_tile(const Sm90ForwardKernelConfig &cfg) {
 constexpr BoxedRows V_tile(const Sm90ForwardKernelConfig &cfg) {
   return boxed_rows(cfg.B_c, cfg.d_head, cfg.fp8_values ? kFp8Bytes : kHalfBytes);
 }
-// Returns the layout of a warp's rows of O, from where they are stored.
+// Returns the layout of the rows of O that are stored together: those of a warp or, as a query's
+// heads may be in two warps, those of a warpgroup.
 constexpr BoxedRows O_rows(const Sm90ForwardKernelConfig &cfg) {
-  return boxed_rows(kOutputBoxRows, cfg.d_head, kHalfBytes);
+  return boxed_rows(cfg.packed_heads ? kQueryBoxRows : kOutputBoxRows, cfg.d_head, kHalfBytes);
 }
 
 // Returns the number of buffers in which FP8 V arrives, to be transposed from there.
@@ -150,10 +163,19 @@ constexpr int shared_memory_bytes(const Sm90ForwardKernelConfig &cfg) {
 
 constexpr int map_KV_rows(const Sm90ForwardKernelConfig &cfg) { return cfg.B_c / cfg.cluster_size; }
 
+constexpr HeadGroup head_group(int size) {
+  return {.size = size, .queries = kQueryBoxRows / size, .reciprocal = ((1 << 16) - 1) / size + 1};
+}
+
+// Returns the number of queries of a tile, if `group_size` heads share a head of K and V.
+constexpr int tile_queries(const Sm90ForwardKernelConfig &cfg, int group_size) {
+  return cfg.packed_heads ? cfg.n_warpgroups * head_group(group_size).queries : cfg.B_r;
+}
+
 // Returns the number of blocks of rows of Q, in whole clusters, so that the last may lie beyond the
 // sequence.
-constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q) {
-  const int cluster_rows = cfg.B_r * cfg.cluster_size;
+constexpr int Q_blocks(const Sm90ForwardKernelConfig &cfg, int seq_len_q, int group_size) {
+  const int cluster_rows = tile_queries(cfg, group_size) * cfg.cluster_size;
   return (seq_len_q + cluster_rows - 1) / cluster_rows * cfg.cluster_size;
 }
 

@@ -55,7 +55,8 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   Head head_{};                              // of the tile
   typename Traits::Dropout dropout_;         // of the tile
   int tile_index_ = 0;                       // of the tile in the order
-  int row_ = 0;                              // of this warp's first row in the sequence
+  int row_ = 0;                              // this warp's first row in the sequence; if heads are
+                                             // packed, this warpgroup's first query
   int block_ = 0;                            // of S
   int begin_ = 0;                            // the last block of the tile to be visited
   int masked_from_ = 0, unmasked_from_ = 0;  // see block_range.cuh
@@ -175,19 +176,25 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     }
   }
 
+  // Returns the warpgroup's first query of a tile.
+  FLASHSMITH_DEVICE int first_query(const WorkTile &tile) const {
+    return tile.Q_block * tile_queries<Traits>(args_) +
+           warpgroup_ * warpgroup_queries<Traits>(args_);
+  }
+
   FLASHSMITH_DEVICE void open(int tile_index) {
     const WorkTile tile = tile_at<Traits>(args_.problem, tile_index);
-    const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM;
+    const int row = first_query(tile), n_rows = warpgroup_queries<Traits>(args_);
     tile_index_ = tile_index;
-    row_ = row + warp() * kWarpRows;
+    row_ = Traits::packed_heads ? row : row + warp() * kWarpRows;
     head_ = {tile.head, tile.batch};
     const ProblemArgs &problem = args_.problem;
     if constexpr (Traits::fp8_scores) open_scales();
     dropout_ = typename Traits::Dropout(problem, head_);
     sequence_ = typename Traits::Sequence(problem, tile.batch);
-    const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence_, tile);
+    const auto [begin, end] = KV_blocks_of_tile<Traits>(args_, sequence_, tile);
     begin_ = begin;
-    unread_ = n_skipped_blocks<Traits>(problem, sequence_, begin_, end, row,
+    unread_ = n_skipped_blocks<Traits>(problem, sequence_, begin_, end, row + n_rows,
                                        kMaxUnread<Traits> - (kSkipsBefore ? tail_ : 0));
     block_ = end - 1 - unread_;
     if constexpr (kSkipsBefore) {
@@ -197,10 +204,10 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
     }
     if constexpr (Traits::config.skip_unseen) {
       half_ =
-          keys_end<Traits>(problem, sequence_, row + kWgmmaM) <= block_ * Traits::B_c + kHalfBlock;
+          keys_end<Traits>(problem, sequence_, row + n_rows) <= block_ * Traits::B_c + kHalfBlock;
     }
     masked_from_ = masked_from<Traits>(problem, sequence_, row);
-    unmasked_from_ = unmasked_from<Traits>(problem, sequence_, row + kWgmmaM);
+    unmasked_from_ = unmasked_from<Traits>(problem, sequence_, row + n_rows);
     skip_K();
   }
 
@@ -214,10 +221,16 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
 
   FLASHSMITH_DEVICE void store(int tile_index, const Softmax<Traits> &softmax) {
     const WorkTile tile = tile_at<Traits>(args_.problem, tile_index);
-    const int row = tile.Q_block * Traits::B_r + warpgroup_ * kWgmmaM + warp() * kWarpRows;
-    const ptx::shared_address staging =
-        shared_ + Traits::O_offset + (warpgroup_ * 4 + warp()) * Traits::warp_staging_bytes;
-    store_tile<Traits>(args_, O_.sums(), softmax, {row, tile.head, tile.batch}, staging);
+    const int row = first_query(tile);
+    const ptx::shared_address stagings = shared_ + Traits::O_offset;
+    if constexpr (Traits::packed_heads) {
+      store_tile<Traits>(args_, O_.sums(), softmax, {row, tile.head, tile.batch},
+                         stagings + warpgroup_ * Traits::staging_bytes);
+    } else {
+      store_tile<Traits>(args_, O_.sums(), softmax,
+                         {row + warp() * kWarpRows, tile.head, tile.batch},
+                         stagings + (warpgroup_ * 4 + warp()) * Traits::staging_bytes);
+    }
   }
 
   // ---- steps ----
@@ -325,7 +338,13 @@ class Consumer : BlockSteps<Traits, Consumer<Traits>> {
   }
   template <int kElements>
   FLASHSMITH_DEVICE void mask_scores(float (&S)[kElements]) {
-    mask<Traits>(S, args_.problem, sequence_, row_ + first_row(lane()), block_);
+    if constexpr (Traits::packed_heads) {
+      const PackedRows rows(args_.group, row_);
+      const auto query_of = [&rows](int half) { return rows.query(half); };
+      mask_rows<Traits>(S, args_.problem, sequence_, query_of, block_);
+    } else {
+      mask<Traits>(S, args_.problem, sequence_, row_ + first_row(lane()), block_);
+    }
   }
   template <int kElements>
   FLASHSMITH_DEVICE void mask_scores_if_cut(float (&S)[kElements]) {

@@ -7,6 +7,7 @@
 #include "flashsmith/ptx/cluster.cuh"
 #include "flashsmith/ptx/warpgroup.cuh"
 #include "flashsmith/sm90/consumer.cuh"
+#include "flashsmith/sm90/packed_heads.cuh"
 #include "flashsmith/sm90/paged_producer.cuh"
 #include "flashsmith/sm90/pipeline.cuh"
 #include "flashsmith/sm90/producer.cuh"
@@ -26,6 +27,7 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
     if constexpr (Traits::fp8_values) clear_end_words<Traits>();
     Barriers<Traits>::init();
   }
+  if constexpr (Traits::packed_heads) clear_left_rows<Traits>(args.group);
   // A warp that has nothing else to do yet finds the block's tile, if no launch has made the tile
   // table.
   const bool has_one_tile = Traits::Sequence::kVarlen && !TileTable{args.problem.tiles}.is_made();

@@ -9,7 +9,7 @@ namespace flashsmith::sm90 {
 // (ptx::named_barrier_of).
 enum class NamedBarrier : int {
   turn = 1,       // a warpgroup's turn with the tensor cores begins
-  own_warps = 8,  // decode: the warps of a warpgroup meet over the rows that they share
+  own_warps = 8,  // the warps of a warpgroup meet over rows that they share
 };
 constexpr int kMaxConsumerWarpgroups = 4;
 static_assert(static_cast<int>(NamedBarrier::turn) + kMaxConsumerWarpgroups <=

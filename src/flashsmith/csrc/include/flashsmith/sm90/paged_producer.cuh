@@ -30,8 +30,9 @@ FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {
     // The divisor is recomputed, so that nothing of the division stays in a register across tiles.
     const int head = tile.head / (problem.n_heads / ptx::recomputed(problem.n_heads_kv));
     const typename Traits::Sequence sequence(problem, tile.batch);
-    const auto [begin, end] = KV_blocks_of_tile<Traits>(problem, sequence, tile);
-    const int first_key = Traits::Mask::first(problem, sequence, tile_row_begin<Traits>(tile));
+    const auto [begin, end] = KV_blocks_of_tile<Traits>(args, sequence, tile);
+    const int first_key =
+        Traits::Mask::first(problem, sequence, tile_row_begin<Traits>(args, tile));
     const auto keys = [&](int batch_rows) {
       return PagedKeys(args.pages, tile.batch, first_key, sequence.seq_len_k(), head, batch_rows);
     };

@@ -34,25 +34,34 @@ FLASHSMITH_DEVICE void load_block(ptx::shared_address buffer, const BufferBarrie
 }
 
 // Loads each warpgroup's rows of Q by themselves, because one warpgroup may be a block ahead of the
-// other.
+// other. A box of packed heads may have fewer rows than a wgmma.
 template <typename Traits>
 FLASHSMITH_DEVICE void load_Q(int parity, const Sm90ForwardKernelArgs &args, const WorkTile &tile,
                               const typename Traits::Sequence &sequence) {
   constexpr BoxedRows kTile = Traits::Q_tile;
+  constexpr bool kPacked = Traits::packed_heads;
   constexpr int kBytes = kWgmmaM * kTile.row_bytes;
-  const Rows rows{sequence.queries(), sequence.seq_len_q(), tile.head, args.Q_batch_rows};
+  const int head = kPacked ? tile.head * args.group.size : tile.head;
+  const Rows rows{sequence.queries(), sequence.seq_len_q(), head, args.Q_batch_rows};
+  const int box_rows = kPacked ? args.group.size * args.group.queries : kWgmmaM;
 #pragma unroll 1  // the thread has few registers
   for (int warpgroup = 0; warpgroup < Traits::n_warpgroups; warpgroup++) {
     const BufferBarriers barriers = Barriers<Traits>::Q(warpgroup);
     // A block with one tile loads Q once.
     if constexpr (Traits::config.persistent) ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(barriers.full, kBytes * kTile.n_boxes);
+    ptx::mbarrier_arrive_expect_tx(barriers.full, box_rows * kTile.row_bytes * kTile.n_boxes);
 #pragma unroll
     for (int box = 0; box < kTile.n_boxes; box++) {
-      load_rows<Traits>(
-          ptx::shared_memory() + Traits::Q_offset + box * kTile.box_bytes + warpgroup * kBytes,
-          args.Q_map, barriers.full, box * kTile.columns,
-          tile.Q_block * Traits::B_r + warpgroup * kWgmmaM, rows);
+      const ptx::shared_address to =
+          ptx::shared_memory() + Traits::Q_offset + box * kTile.box_bytes + warpgroup * kBytes;
+      const int column = box * kTile.columns;
+      const int row =
+          tile.Q_block * tile_queries<Traits>(args) + warpgroup * warpgroup_queries<Traits>(args);
+      if constexpr (kPacked) {
+        load_packed_rows<Traits>(to, args.Q_map, barriers.full, column, row, rows);
+      } else {
+        load_rows<Traits>(to, args.Q_map, barriers.full, column, row, rows);
+      }
     }
   }
 }
@@ -91,9 +100,9 @@ FLASHSMITH_DEVICE void produce(const Sm90ForwardKernelArgs &args) {
   RingPosition<1> Q_buffer;
   for (tiles.announce(); tiles.tile_index() < n_tiles<Traits>(args.problem); tiles.announce()) {
     const WorkTile tile = tile_at<Traits>(args.problem, tiles.tile_index());
-    const int head = tile.head / queries_per_key_head;
+    const int head = Traits::packed_heads ? tile.head : tile.head / queries_per_key_head;
     const typename Traits::Sequence sequence(args.problem, tile.batch);
-    const auto [begin, end] = KV_blocks_of_tile<Traits>(args.problem, sequence, tile);
+    const auto [begin, end] = KV_blocks_of_tile<Traits>(args, sequence, tile);
     const Rows K{sequence.keys(), sequence.seq_len_k(), head, args.K_batch_rows};
     const Rows V{sequence.keys(), sequence.seq_len_k(), head, args.V_batch_rows};
     if (kQFirst) load_Q<Traits>(Q_buffer.parity, args, tile, sequence);

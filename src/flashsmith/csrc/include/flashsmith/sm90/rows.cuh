@@ -56,13 +56,32 @@ FLASHSMITH_DEVICE void load_rows_of_cluster(ptx::shared_address destination,
   }
 }
 
+// Copies the box of packed heads at a column and a query of the sequence; rows.head is the first of
+// the heads. The map has the head before the sequence.
+template <typename Traits>
+FLASHSMITH_DEVICE void load_packed_rows(ptx::shared_address destination, const ptx::TensorMap &map,
+                                        ptx::shared_address barrier, int column, int query,
+                                        const Rows &rows) {
+  if constexpr (Traits::Sequence::kVarlen) {
+    ptx::tma_load(destination, map, barrier, column, rows.head, rows.varlen_row(query), rows.end(),
+                  kVarlenRows);
+  } else {
+    ptx::tma_load(destination, map, barrier, column, rows.head, query, rows.place.batch);
+  }
+}
+
+// Stores the box from `source`; if Traits::packed_heads, that of packed heads.
 template <typename Traits>
 FLASHSMITH_DEVICE void store_rows(const ptx::TensorMap &map, ptx::shared_address source, int column,
                                   int row, const Rows &rows) {
-  if constexpr (Traits::Sequence::kVarlen) {
-    ptx::tma_store(map, source, column, rows.varlen_row(row), rows.head, rows.end(), kVarlenRows);
+  constexpr bool kVarlen = Traits::Sequence::kVarlen;
+  const int place = kVarlen ? rows.varlen_row(row) : row;
+  const int second = Traits::packed_heads ? rows.head : place;
+  const int third = Traits::packed_heads ? place : rows.head;
+  if constexpr (kVarlen) {
+    ptx::tma_store(map, source, column, second, third, rows.end(), kVarlenRows);
   } else {
-    ptx::tma_store(map, source, column, row, rows.head, rows.place.batch);
+    ptx::tma_store(map, source, column, second, third, rows.place.batch);
   }
 }
 

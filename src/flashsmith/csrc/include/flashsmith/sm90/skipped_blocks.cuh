@@ -2,8 +2,7 @@
 #pragma once
 
 #include "flashsmith/attention/block_range.cuh"
-#include "flashsmith/attention/tile_order.cuh"
-#include "flashsmith/sm90/traits.cuh"
+#include "flashsmith/sm90/packed_heads.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -13,11 +12,12 @@ struct BlockRange {
 };
 
 template <typename Traits>
-FLASHSMITH_DEVICE BlockRange KV_blocks_of_tile(const ProblemArgs &problem,
+FLASHSMITH_DEVICE BlockRange KV_blocks_of_tile(const Sm90ForwardKernelArgs &args,
                                                const typename Traits::Sequence &sequence,
                                                const WorkTile &tile) {
+  const ProblemArgs &problem = args.problem;
   const Head head{tile.head, tile.batch};
-  const int row = tile_row_begin<Traits>(tile), row_end = tile_row_end<Traits>(tile);
+  const int row = tile_row_begin<Traits>(args, tile), row_end = tile_row_end<Traits>(args, tile);
   const int end = ranged_end<Traits>(problem, head, row, row_end,
                                      KV_blocks_end<Traits>(problem, sequence, row_end));
   return {ranged_begin<Traits>(problem, head, row, row_end,
@@ -31,14 +31,14 @@ template <typename Traits>
 constexpr int kMaxUnread = Traits::n_stages - 1;
 
 // Returns the number of a tile's blocks (from `begin` to before `end`), counted from the last on,
-// that the warpgroup with the 64 rows from `row` on skips, because none of its rows sees them; at
+// that the warpgroup with the rows before `row_end` skips, because none of its rows sees them; at
 // most `maximum`.
 template <typename Traits>
 FLASHSMITH_DEVICE int n_skipped_blocks(const ProblemArgs &problem,
                                        const typename Traits::Sequence &sequence, int begin,
-                                       int end, int row, int maximum) {
+                                       int end, int row_end, int maximum) {
   if constexpr (!Traits::Mask::kAhead) return 0;
-  const int own_end = KV_blocks_end<Traits>(problem, sequence, row + kWgmmaM);
+  const int own_end = KV_blocks_end<Traits>(problem, sequence, row_end);
   const int unseen = end - (own_end > begin ? own_end : begin + 1);
   if (Traits::Score::kHasRanges && unseen < 0) return 0;
   return unseen < maximum ? unseen : maximum;

@@ -73,6 +73,12 @@ struct KernelTraits {
   static_assert(!paged || VARIANT.varlen, "sequences over pages have lengths of their own");
   static_assert(!paged || CFG.cluster_size == 1, "each block copies from pages for itself");
   static_assert(!paged || !CFG.fp8_scores, "K and V in pages have 16 bits");
+  // A tile has the rows of all query heads that share a head of K and V.
+  static constexpr bool packed_heads = CFG.packed_heads;
+  static_assert(!packed_heads || !CFG.fp8_scores, "packed heads have 16 bits");
+  static_assert(!packed_heads || !(Score::kChanges || Score::kHasRanges || Dropout::kDrops),
+                "scores of packed heads are not changed, because each row has a head of its own");
+  static_assert(!packed_heads || !(has_sinks || paged), "packed heads have no sinks and no pages");
 
   static constexpr int d_head = CFG.d_head, B_r = CFG.B_r, B_c = CFG.B_c;
   static constexpr int n_warpgroups = CFG.n_warpgroups, n_stages = CFG.n_stages;
@@ -143,9 +149,10 @@ struct KernelTraits {
                              V_tile = flashsmith::V_tile(CFG), O_rows = flashsmith::O_rows(CFG);
   static constexpr BoxedRows transposed_V_tile = boxed_rows(d_head, B_c, kFp8Bytes);
   static constexpr int KV_share_rows = map_KV_rows(CFG);
-  // O is stored in rounds of n_staged_boxes boxes.
+  // O is stored in rounds of n_staged_boxes boxes, by each warp or, if heads are packed, warpgroup.
   static constexpr int n_staged_boxes = staged_columns(CFG) / O_rows.columns;
-  static constexpr int warp_staging_bytes = n_staged_boxes * O_rows.box_bytes;
+  static constexpr int staging_bytes = n_staged_boxes * O_rows.box_bytes;
+  static constexpr int n_stagings = packed_heads ? n_warpgroups : n_consumer_warps;
 
   static constexpr int n_barriers = flashsmith::n_barriers(CFG);
   struct SharedMemory {
@@ -153,8 +160,7 @@ struct KernelTraits {
     SharedTile<K_tile.bytes> K[n_stages];
     SharedTile<V_tile.bytes> V[n_stages];
     [[no_unique_address]] Several<SharedTile<V_tile.bytes>, transposed_stages(CFG)> arriving_V;
-    [[no_unique_address]] Several<SharedTile<O_rows.box_bytes>, n_consumer_warps * n_staged_boxes>
-        O;
+    [[no_unique_address]] Several<SharedTile<O_rows.box_bytes>, n_stagings * n_staged_boxes> O;
     uint32_t queue[2];
     uint32_t
         own_entry[2];  // the first word: the table entry of the block's only tile (tile_order.cuh)
