@@ -17,7 +17,8 @@ _RATES = (0.0, 0.55, 0.9, 1.0)
 
 def grid_cost(config: ForwardKernelConfig, problem: Problem, num_sms: int) -> float:
     """Returns the model's time, in units of a row whose tensor cores are always busy."""
-    tiles = problem.batch * problem.heads * -(-problem.seq_len_q // config.B_r)
+    tiles_of_head = -(-problem.seq_len_q // config.queries_of_tile(problem))
+    tiles = problem.batch * config.heads_of_tiles(problem) * tiles_of_head
     maximum = -(-tiles // num_sms)  # tiles of the busiest SM
     resident = resident_blocks(config)
     full_waves, rest = divmod(maximum, resident)

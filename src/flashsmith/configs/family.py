@@ -46,6 +46,11 @@ def _always(_: AnyWorkload) -> bool:
     return True
 
 
+def as_chosen(config: C, _: AnyWorkload) -> C:
+    """Returns the configuration as it was chosen."""
+    return config
+
+
 @dataclass(frozen=True)
 class Family(Generic[W, C]):
     """The kernels that do one operation on one architecture in one way.
@@ -63,6 +68,8 @@ class Family(Generic[W, C]):
             for it, or for a workload with too few of its tiles.
         cost: (configuration, workload, num_sms) -> the time by the family's cost model;
             None: there is no model, and the first configuration with room is taken.
+        suited: (configuration, workload) -> the chosen configuration, adapted to the variant, with
+            the knobs that pay at the workload's sizes.
         schedule_cost: (configuration, workload, num_sms) -> the time of the tiles in their order,
             which carries measured times over to other workloads; None for a workload whose tiles
             are not known. None: the family's times cannot be carried over.
@@ -85,6 +92,7 @@ class Family(Generic[W, C]):
     d_heads: tuple[int, ...] = D_HEADS
     smaller: Callable[[W], Sequence[C]] = _nothing
     cost: Callable[[C, W, int], float] | None = None
+    suited: Callable[[C, W], C] = as_chosen
     schedule_cost: Callable[[C, W, int], float | None] | None = None
     window_rank: Callable[[C], tuple[int, ...]] | None = None
     is_for: Callable[[W], bool] = _always

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.cost_model import grid_cost
-from flashsmith.configs.family import DeclaredSets, Family
+from flashsmith.configs.family import DeclaredSets, Family, as_chosen
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import DType
 from flashsmith.gpus import GpuArchitecture
@@ -24,6 +24,7 @@ def forward_family(
     d_heads: tuple[int, ...],
     sets: DeclaredSets[F],
     *,
+    suited: Callable[[F, Workload], F] = as_chosen,
     schedule_cost: Callable[[F, Workload, int], float | None] | None = None,
     window_rank: Callable[[F], tuple[int, ...]] | None = None,
     is_rival: bool = True,
@@ -55,6 +56,7 @@ def forward_family(
         d_heads=d_heads,
         smaller=lambda workload: small_tiles(workload.dtype, workload.d_head),
         cost=lambda cfg, workload, n: grid_cost(cfg, workload.problem, n),
+        suited=suited,
         schedule_cost=schedule_cost,
         window_rank=window_rank,
         is_rival=is_rival,

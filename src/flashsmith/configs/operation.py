@@ -178,7 +178,7 @@ class Operation(Generic[W, C]):
                 continue
             try:
                 chosen = family.choose(workload, num_sms, architecture)
-                chosen = chosen.adapted_to(workload.variant)
+                chosen = family.suited(chosen.adapted_to(workload.variant), workload)
             except ValueError as error:
                 refusals[family] = str(error)
                 continue

@@ -14,7 +14,7 @@ from flashsmith.configs.base import Capability
 from flashsmith.configs.family import C, W
 from flashsmith.configs.few_queries import ChooseDecode, prefer_split_kv
 from flashsmith.configs.operation import Operation, capability_of
-from flashsmith.configs.registry import DECODE, FORWARD
+from flashsmith.configs.registry import DECODE, FORWARD, family_of
 from flashsmith.configs.workload import TuningKey
 from flashsmith.errors import TuningError
 from flashsmith.gpus import count_sms
@@ -89,7 +89,8 @@ def choose_for(
         portfolio = source.table.portfolio(entry)
         rows, predicted = best_first(entry, portfolio, workload, num_sms)
         for config, row in rows:
-            config = config.for_dtype(workload.dtype).adapted_to(workload.variant)
+            adapted = config.for_dtype(workload.dtype).adapted_to(workload.variant)
+            config = family_of(adapted).suited(adapted, workload)
             why_not = served.why_not(config)
             if why_not:
                 continue

@@ -73,7 +73,8 @@ def served_instances(
                     # The heuristic, which distinguishes more than buckets, may come first for part
                     # of this bucket.
                     configs += served.heuristic_configs
-                found |= {KernelId(config, variant) for config in configs}
+                versions = (each for config in configs for each in config.versions_for(variant))
+                found |= {KernelId(config, variant) for config in versions}
     return sorted(found)
 
 

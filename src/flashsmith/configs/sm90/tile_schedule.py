@@ -12,14 +12,21 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flashsmith.configs.cost_model import resident_blocks, slowdown
 from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
 from flashsmith.configs.workload import Workload
+from flashsmith.problem import sizes_like
 
 _OPENING_KEYS = 128  # a tile's beginning and end take as long as this number of keys
 # The order matters in the last tiles of each block, so more tiles than this count as evenly shared.
 _MAX_TILES_OF_A_BLOCK = 24
+# Packed heads come into question up to these numbers: larger groups leave few queries a tile, and
+# in longer sequences few of the tiles are cut.
+_MAX_HEADS, _MAX_QUERIES = 16, 8192
+_CLEARLY = 0.96  # less work by packed heads counts from 4% on
+_SAMPLES = 8  # lengths of a size class
 
 
 @functools.lru_cache(maxsize=1024)
@@ -34,7 +41,7 @@ def schedule_cost(
     variant, problem = workload.variant, workload.problem
     if variant.window or variant.varlen or variant.paged or variant.score:
         return None
-    n_heads = problem.batch * problem.heads
+    n_heads = problem.batch * config.heads_of_tiles(problem)
     tiles = _tiles_of_a_head(config, workload)
     n_tiles = len(tiles) * n_heads
     if n_tiles == 0 or problem.seq_len_k == 0:
@@ -58,15 +65,46 @@ def window_rank(config: Sm90ForwardKernelConfig) -> tuple[int, ...]:
     return config.B_c, -config.n_stages
 
 
+def packed_if_it_pays(
+    config: Sm90ForwardKernelConfig, workload: Workload
+) -> Sm90ForwardKernelConfig:
+    """Returns the configuration with packed heads if its tiles then are clearly less work.
+
+    A packed tile has as many rows, of fewer queries: less of it lies beyond the sequence's end and
+    beyond the diagonal. But rows that make no whole query are lost. Lengths of one size class share
+    a choice, so their mean decides.
+    """
+    problem = workload.problem
+    whole, packed = (replace(config, packed_heads=packs) for packs in (False, True))
+    few = 1 < problem.group_size <= _MAX_HEADS and 0 < problem.seq_len_q <= _MAX_QUERIES
+    if not few or not config.may_pack(workload.variant):
+        return whole
+    alike = list(_of_its_class(workload))
+
+    def work(each: Sm90ForwardKernelConfig) -> float:
+        return each.heads_of_tiles(problem) * sum(sum(_tiles_of_a_head(each, w)) for w in alike)
+
+    return packed if work(packed) <= _CLEARLY * work(whole) else whole
+
+
+def _of_its_class(workload: Workload) -> Iterator[Workload]:
+    """Yields workloads of the size class of the queries, with the same keys before them."""
+    problem = workload.representative.problem
+    sizes, ahead = sizes_like(problem.seq_len_q), problem.seq_len_k - problem.seq_len_q
+    for n in sizes[:: -(-len(sizes) // _SAMPLES)]:
+        yield replace(workload, problem=replace(problem, seq_len_q=n, seq_len_k=max(n + ahead, 0)))
+
+
 def _tiles_of_a_head(config: Sm90ForwardKernelConfig, workload: Workload) -> list[float]:
     """Returns the times of a head's tiles, first rows first, as if each had an SM of its own."""
     problem = workload.problem
     ahead = problem.seq_len_k - problem.seq_len_q  # keys before the first query's diagonal
     times = []
-    for first in range(0, problem.seq_len_q, config.B_r):
+    n_queries = config.queries_of_tile(problem)
+    for first in range(0, problem.seq_len_q, n_queries):
         n_keys = problem.seq_len_k
         if workload.variant.causal:
-            n_keys = max(min(first + config.B_r, problem.seq_len_q) + ahead, 0)
+            n_keys = max(min(first + n_queries, problem.seq_len_q) + ahead, 0)
         blocks = -(-n_keys // config.B_c)
         times.append(float(config.B_r * (blocks * config.B_c + _OPENING_KEYS)))
     return times
