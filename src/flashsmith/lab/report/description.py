@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashsmith.configs import KernelConfig, KernelId, Variant
+from flashsmith.configs import ForwardKernelConfig, KernelConfig, KernelId, Variant
 from flashsmith.configs.descriptions import descriptions
 from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.lab.report.banks import BankMap, bank_map
@@ -177,11 +177,17 @@ class Work:
         return Work(n * self.tiles, n * self.visits, n * self.loads)
 
 
-def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Work:
+def work_of(
+    config: Any, variant: Variant, seq_len_q: int, seq_len_k: int, queries: int | None = None
+) -> Work:
     """Returns the work of one head, with the block ranges of block_range.cuh; the few rows of
-    decode see all keys."""
+    decode see all keys.
+
+    queries: The queries of a tile, fewer than its rows if heads are packed; None: as many.
+    """
+    queries = queries or config.B_r
     cluster_size = _of_forward(config, "cluster_size")
-    cluster_rows = config.B_r * cluster_size
+    cluster_rows = queries * cluster_size
     tiles = -(-seq_len_q // cluster_rows) * cluster_size
     if not variant.causal or config.operation == "decode":
         visits = tiles * -(-seq_len_k // config.B_c)
@@ -194,20 +200,23 @@ def work_of(config: Any, variant: Variant, seq_len_q: int, seq_len_k: int) -> Wo
 
     parts = _of_forward(config, "n_warpgroups")  # warpgroups of a tile, which may skip blocks
     loads, visited = 0, 0
-    for first in range(0, tiles * config.B_r, config.B_r // parts):
+    for first in range(0, tiles * queries, queries // parts):
         blocks = n_blocks((first // cluster_rows + 1) * cluster_rows)
-        unseen = blocks - n_blocks(first + config.B_r // parts)
+        unseen = blocks - n_blocks(first + queries // parts)
         visited += blocks - min(unseen, _of_forward(config, "n_stages") - 1)
         loads += blocks
     return Work(tiles, visited / parts, loads / parts)
 
 
 def work_on(instance: KernelId, problem: Problem) -> Work:
-    """Returns the work of all heads; decode packs the rows of heads that share a KV head."""
-    rows, heads = problem.seq_len_q, problem.heads
-    if instance.config.operation == "decode":
+    """Returns the work of all heads; decode, and forwards with packed heads, have the rows of heads
+    that share a KV head in one tile."""
+    config, rows, heads, queries = instance.config, problem.seq_len_q, problem.heads, None
+    if config.operation == "decode":
         rows, heads = rows * heads // problem.heads_kv, problem.heads_kv
-    of_head = work_of(instance.config, instance.variant, rows, problem.seq_len_k)
+    elif isinstance(config, ForwardKernelConfig):
+        heads, queries = config.heads_of_tiles(problem), config.queries_of_tile(problem)
+    of_head = work_of(config, instance.variant, rows, problem.seq_len_k, queries)
     return of_head * (problem.batch * heads)
 
 
