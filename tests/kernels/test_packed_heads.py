@@ -220,6 +220,18 @@ def test_no_synchronisation_of_left_rows_and_of_stores_can_be_dropped(
     assert [site for site in sites if not is_noticed(site)] == []
 
 
+@pytest.mark.parametrize(
+    "feature", [{"softcap": 5.0}, {"alibi_slopes": torch.ones(14)}, {"sinks": torch.ones(14)}]
+)
+def test_work_that_depends_on_the_head_is_refused(feature: dict[str, Any]) -> None:
+    config = PACKED[0]
+    qkv = tensors_of(config, 9, 9, heads=(14, 2))
+    (name,) = feature
+    variant = name.removesuffix("_slopes")
+    with pytest.raises(ValueError, match=rf"which has no kernels for causal\+{variant}; pass None"):
+        flashsmith.attention(*qkv, causal=True, config=config, **feature)
+
+
 def test_more_heads_than_rows_are_refused() -> None:
     config = PACKED[0]
     qkv = tensors_of(config, 5, 5, batch=1, heads=(65, 1))

@@ -378,9 +378,15 @@ _kernels: dict[tuple[ForwardKernelConfig, Variant, torch.device], Kernel] = {}
 
 
 def kernel_for(cfg: ForwardKernelConfig, variant: Variant, device: torch.device) -> Kernel:
-    """Returns the kernel that ``forward`` launches; the first request finds or builds it."""
+    """Returns the kernel that ``forward`` launches; the first request finds or builds it. Raises
+    ValueError if there is none for the variant."""
     kernel = _kernels.get((cfg, variant, device))
     if kernel is None:
+        if not cfg.serves_variant(variant):
+            raise ValueError(
+                f"config is {cfg}, which has no kernels for {variant.name}; pass None, or another "
+                "configuration"
+            )
         kernel = find_first(find_kernel, KernelId(cfg, variant), device)
         kernel = _kernels.setdefault((cfg, variant, device), kernel)
     return kernel
