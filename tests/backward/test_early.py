@@ -52,9 +52,7 @@ def heads_left(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
     return heads * batch
 
 
-def assert_right(
-    cfg: Sm90BackwardKernelConfig, call: Call, left: int, seeds: int = SEEDS
-) -> None:
+def assert_right(cfg: Sm90BackwardKernelConfig, call: Call, left: int, seeds: int = SEEDS) -> None:
     """The call leaves this many heads to the last launch, and its gradients are right."""
     assert heads_left(cfg, call) == left
     for seed in range(seeds):

@@ -51,6 +51,11 @@ def as_chosen(config: C, _: AnyWorkload) -> C:
     return config
 
 
+def no_others(_config: KernelConfig, _workload: AnyWorkload) -> tuple[()]:
+    """Returns no other version of a configuration."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Family(Generic[W, C]):
     """The kernels that do one operation on one architecture in one way.
@@ -70,6 +75,8 @@ class Family(Generic[W, C]):
             None: there is no model, and the first configuration with room is taken.
         suited: (configuration, workload) -> the chosen configuration, adapted to the variant, with
             the knobs that pay at the workload's sizes.
+        other_versions: (configuration, workload) -> the same tiles with other knobs that come into
+            question at the workload's sizes, though a table may not have them.
         schedule_cost: (configuration, workload, num_sms) -> the time of the tiles in their order,
             which carries measured times over to other workloads; None for a workload whose tiles
             are not known. None: the family's times cannot be carried over.
@@ -93,6 +100,7 @@ class Family(Generic[W, C]):
     smaller: Callable[[W], Sequence[C]] = _nothing
     cost: Callable[[C, W, int], float] | None = None
     suited: Callable[[C, W], C] = as_chosen
+    other_versions: Callable[[C, W], Sequence[C]] = no_others
     schedule_cost: Callable[[C, W, int], float | None] | None = None
     window_rank: Callable[[C], tuple[int, ...]] | None = None
     is_for: Callable[[W], bool] = _always

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.cost_model import grid_cost
-from flashsmith.configs.family import DeclaredSets, Family, as_chosen
+from flashsmith.configs.family import DeclaredSets, Family, as_chosen, no_others
 from flashsmith.configs.workload import Workload
 from flashsmith.dtype import DType
 from flashsmith.gpus import GpuArchitecture
@@ -25,6 +25,7 @@ def forward_family(
     sets: DeclaredSets[F],
     *,
     suited: Callable[[F, Workload], F] = as_chosen,
+    other_versions: Callable[[F, Workload], Sequence[F]] = no_others,
     schedule_cost: Callable[[F, Workload, int], float | None] | None = None,
     window_rank: Callable[[F], tuple[int, ...]] | None = None,
     is_rival: bool = True,
@@ -57,6 +58,7 @@ def forward_family(
         smaller=lambda workload: small_tiles(workload.dtype, workload.d_head),
         cost=lambda cfg, workload, n: grid_cost(cfg, workload.problem, n),
         suited=suited,
+        other_versions=other_versions,
         schedule_cost=schedule_cost,
         window_rank=window_rank,
         is_rival=is_rival,

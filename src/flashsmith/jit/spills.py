@@ -27,8 +27,8 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, str, int, int, int, int], int] = {
     # The backward with one stage: nvcc 13.0 spills nothing, 13.5 and 12.8 spill a few values, with
     # 255 registers.
     ("sm80", "backward", 64, 128, 64, 4): 56,
-    # The warp that converts dQ and clears its sums has 24 or 32 registers. What spills is not needed
-    # in its inner loops, over the rows of a block and the copies of a slice.
+    # The warp that converts dQ and clears its sums has 24 or 32 registers. What spills is not
+    # needed in its inner loops, over the rows of a block and the copies of a slice.
     ("sm90", "backward", 64, 64, 128, 2): 144,
     ("sm90", "backward", 64, 64, 192, 3): 96,
     ("sm90", "backward", 96, 64, 128, 2): 192,

@@ -24,7 +24,8 @@ def carried_over_ms(
     """Returns the time of a kernel at another workload, predicted from a row's; None: the family
     does not know how its time depends on the workload.
 
-    config: The kernel, if it has the row's tiles in another order; None: the row's own.
+    config: The kernel, if it has the row's tiles in another order or of packed heads; None: the
+        row's own.
     """
     schedule_cost = family_of(row.config).schedule_cost
     if schedule_cost is None:
@@ -71,6 +72,11 @@ def best_first(
         return _for_windows(measured), False
     times: dict[C, float] = {}
     rows = candidates(entry, portfolio)
+    rows += [
+        (other, row)
+        for config, row in rows
+        for other in family_of(config).other_versions(config, workload)
+    ]
     for config, row in rows:
         ms = carried_over_ms(row, entry.workload, workload, num_sms, config)
         if ms is None:

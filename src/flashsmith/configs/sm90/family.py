@@ -18,7 +18,12 @@ from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
 from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
 from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
-from flashsmith.configs.sm90.tile_schedule import packed_if_it_pays, schedule_cost, window_rank
+from flashsmith.configs.sm90.tile_schedule import (
+    packed_if_it_pays,
+    packed_version,
+    schedule_cost,
+    window_rank,
+)
 
 SM90_FORWARD = forward_family(
     Sm90ForwardKernelConfig,
@@ -34,6 +39,7 @@ SM90_FORWARD = forward_family(
         forward_space.get_sm90_autotuning_kernel_configs,
     ),
     suited=packed_if_it_pays,
+    other_versions=packed_version,
     schedule_cost=schedule_cost,
     window_rank=window_rank,
 )

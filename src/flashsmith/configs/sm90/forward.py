@@ -245,10 +245,10 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
 
     def may_pack(self, variant: Variant) -> bool:
         """Returns whether packed heads come into question for a variant: there is a kernel, and
-        a diagonal at known places, where they save work."""
+        a diagonal without a window, where they are known to save work."""
         packed = replace(self, packed_heads=True)
-        is_known = variant.causal and not (variant.window or variant.varlen)
-        return is_known and not self.fp8_scores and packed.serves_variant(variant)
+        has_diagonal = variant.causal and not variant.window
+        return has_diagonal and not self.fp8_scores and packed.serves_variant(variant)
 
     def in_no_order(self) -> Sm90ForwardKernelConfig:
         return replace(self, heads_per_group=0)

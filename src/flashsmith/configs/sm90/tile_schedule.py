@@ -35,11 +35,16 @@ def schedule_cost(
 ) -> float | None:
     """Returns the time of all tiles, in units of a row and a key with tensor cores always busy.
 
+    Sequences of unlike lengths count as if all were as long as the longest. What that says of
+    kernels is good enough where heads may be packed, which matters more.
+
     None: The numbers of keys that tiles visit are not known, because a window, the lengths of
     sequences or the caller's functions decide them; or there are no tiles.
     """
     variant, problem = workload.variant, workload.problem
-    if variant.window or variant.varlen or variant.paged or variant.score:
+    if variant.window or variant.paged or variant.score:
+        return None
+    if variant.varlen and not packed_version(config, workload):
         return None
     n_heads = problem.batch * config.heads_of_tiles(problem)
     tiles = _tiles_of_a_head(config, workload)
@@ -65,26 +70,42 @@ def window_rank(config: Sm90ForwardKernelConfig) -> tuple[int, ...]:
     return config.B_c, -config.n_stages
 
 
+def packed_version(
+    config: Sm90ForwardKernelConfig, workload: Workload
+) -> tuple[Sm90ForwardKernelConfig, ...]:
+    """Returns the configuration with packed heads, if these come into question for a workload.
+
+    A packed tile has as many rows, of fewer queries: less of it lies beyond the sequence's end and
+    beyond the diagonal, most of all with tiles of 192 rows and few keys at a time. But rows that
+    make no whole query are lost.
+    """
+    problem = workload.problem
+    few = 1 < problem.group_size <= _MAX_HEADS and 0 < problem.seq_len_q <= _MAX_QUERIES
+    if not few or not config.may_pack(workload.variant):
+        return ()
+    return (replace(config, packed_heads=True),)
+
+
 def packed_if_it_pays(
     config: Sm90ForwardKernelConfig, workload: Workload
 ) -> Sm90ForwardKernelConfig:
-    """Returns the configuration with packed heads if its tiles then are clearly less work.
+    """Returns the configuration with packed heads if it was chosen with them, or if its tiles then
+    are clearly less work. Lengths of one size class share a choice, so their mean decides."""
+    whole = replace(config, packed_heads=False)
+    for packed in packed_version(config, workload):
+        return packed if packed == config or _is_less_work(packed, whole, workload) else whole
+    return whole
 
-    A packed tile has as many rows, of fewer queries: less of it lies beyond the sequence's end and
-    beyond the diagonal. But rows that make no whole query are lost. Lengths of one size class share
-    a choice, so their mean decides.
-    """
-    problem = workload.problem
-    whole, packed = (replace(config, packed_heads=packs) for packs in (False, True))
-    few = 1 < problem.group_size <= _MAX_HEADS and 0 < problem.seq_len_q <= _MAX_QUERIES
-    if not few or not config.may_pack(workload.variant):
-        return whole
-    alike = list(_of_its_class(workload))
+
+def _is_less_work(
+    packed: Sm90ForwardKernelConfig, whole: Sm90ForwardKernelConfig, workload: Workload
+) -> bool:
+    problem, alike = workload.problem, list(_of_its_class(workload))
 
     def work(each: Sm90ForwardKernelConfig) -> float:
         return each.heads_of_tiles(problem) * sum(sum(_tiles_of_a_head(each, w)) for w in alike)
 
-    return packed if work(packed) <= _CLEARLY * work(whole) else whole
+    return work(packed) <= _CLEARLY * work(whole)
 
 
 def _of_its_class(workload: Workload) -> Iterator[Workload]:
