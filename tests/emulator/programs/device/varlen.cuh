@@ -18,6 +18,7 @@ constexpr int kSize = kTotal * kRowStride;
 
 struct Traits {
   using Sequence = VarlenSequence;
+  static constexpr bool packed_heads = false;
 };
 
 // tile (words) = the box from `row` of the sequence on, in the layout of shared memory.

@@ -27,7 +27,7 @@ void print_grids(const char *name, const Sm90ForwardKernelConfig &cfg, int tiles
 void print_blocks(const char *name, const Sm90ForwardKernelConfig &cfg) {
   std::cout << "\"" << name << "\": [";
   for (int rows : {1, 127, 128, 129, 256, 257}) {
-    std::cout << (rows > 1 ? ", " : "") << Q_blocks(cfg, rows);
+    std::cout << (rows > 1 ? ", " : "") << Q_blocks(cfg, rows, 1);
   }
   std::cout << "],\n";
 }
