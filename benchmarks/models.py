@@ -38,7 +38,7 @@ _ROUND = 64  # no length is a multiple of it
 _CACHES = ("entries", "pages of 16", "pages of 64", "varlen pages of 16", "varlen pages of 64")
 _CACHE_ELEMENTS = 1 << 31  # of K, at most
 _PACKED_SEQUENCES, _PACKED_TOKENS = (4, 64), (8000, 40000)
-_SHORTEST_PACKED = 40  # because documents are shorter than what a model is made for
+_SHORTEST_PACKED = 40  # documents are shorter than what a model is made for
 _CAUSAL_USES = ("training", "prefill", "chunked prefill", "decode")
 
 
@@ -114,13 +114,14 @@ def _square(
 
 def _packing(drawn: random.Random, lengths: tuple[int, int]) -> tuple[int, ...]:
     """Returns the lengths of packed sequences: log-uniform up to a longest one, which is drawn
-    between two. Drawn until the tokens fit, so that short sequences are many and long ones few."""
-    fewest, most = _PACKED_TOKENS
+    between two. They are drawn until the tokens fit, so that short sequences are many and long
+    ones few."""
+    minimum, maximum = _PACKED_TOKENS
     while True:
         longest = _length(drawn, lengths)
         n = round(math.exp(drawn.uniform(*map(math.log, _PACKED_SEQUENCES))))
         found = tuple(_length(drawn, (_SHORTEST_PACKED, longest)) for _ in range(n))
-        if fewest <= sum(found) <= most:
+        if minimum <= sum(found) <= maximum:
             return found
 
 

@@ -50,17 +50,19 @@ def size_class(n: int) -> int:
     Sizes up to 16, and powers of two, stand for themselves; there are eight classes from one power
     of two to the next. So lengths that change from call to call share a remembered choice.
     """
-    if n <= 1 << _SIGNIFICANT_BITS:
-        return n
-    step = 1 << (n.bit_length() - _SIGNIFICANT_BITS)
+    step = _step_of_classes(n)
     return -(-n // step) * step
 
 
 def sizes_like(n: int) -> range:
-    """Returns all sizes that the size class of n stands for."""
+    """Returns all sizes that the size class of ``n`` stands for."""
     last = size_class(n)
-    step = 1 << max((last - 1).bit_length() - _SIGNIFICANT_BITS, 0) if last else 1
-    return range(last - step + 1, last + 1)
+    return range(last - _step_of_classes(last - 1) + 1, last + 1)
+
+
+def _step_of_classes(n: int) -> int:
+    """Returns the distance between size classes from the power of two at or below ``n`` on."""
+    return 1 << max(n.bit_length() - _SIGNIFICANT_BITS, 0)
 
 
 def _range_in_words(last: int, buckets: tuple[int, ...]) -> str:

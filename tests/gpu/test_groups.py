@@ -1,5 +1,5 @@
-"""Grouped heads on a GPU, at sizes at which `attention` packs heads, and its backward clears sums
-of dQ while it works on others: results and gradients against PyTorch's in FP32."""
+"""On a GPU `attention` gives PyTorch's results and gradients of grouped heads in FP32, at sizes at
+which it packs heads, and its backward clears sums of dQ while it works on others."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def test_groups_of_one_head_and_of_as_many_as_rows(config: ForwardKernelConfig, 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
 def test_random_problems_of_the_soak(kernel: KernelId) -> None:
-    """These have tensors with gaps, rows shorter than d_head, hidden infinities and any order of
-    warps."""
+    """The soak draws tensors with gaps, rows shorter than d_head, hidden infinities and any order
+    of warps."""
     rng = Random(f"{kernel}")
     drawn = iter(lambda: random_case(rng, kernel.config, kernel.variant, EMULATOR), None)
     for seed, case in enumerate(islice(drawn, CASES)):

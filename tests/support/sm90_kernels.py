@@ -60,7 +60,8 @@ FP8 = [
         "+tma_store+fp8_scores+fp8_values",
     )
 ]
-# These pack heads; O leaves in one round of boxes, in two, and from registers.
+# PACKED has kernels that pack heads: their O leaves in one round of boxes, in two, and from
+# registers.
 PACKED = [
     parse_kernel_name_into_config(f"{name}+packed_heads")
     for name in (

@@ -183,7 +183,7 @@ class KernelConfig(ABC):
         return self
 
     def versions_for(self, variant: Variant) -> Sequence[Self]:
-        """Returns the configurations of the same tiles of which a workload's sizes decide."""
+        """Returns the configurations with the same tiles among which a workload's sizes decide."""
         return (self,)
 
     def in_no_order(self) -> Self:

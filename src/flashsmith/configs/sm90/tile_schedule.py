@@ -44,7 +44,7 @@ def schedule_cost(
     variant, problem = workload.variant, workload.problem
     if variant.window or variant.paged or variant.score:
         return None
-    if variant.varlen and not packed_version(config, workload):
+    if variant.varlen and not _may_pack(config, workload):
         return None
     n_heads = problem.batch * config.heads_of_tiles(problem)
     tiles = _tiles_of_a_head(config, workload)
@@ -79,11 +79,7 @@ def packed_version(
     beyond the diagonal, most of all with tiles of 192 rows and few keys at a time. But rows that
     make no whole query are lost.
     """
-    problem = workload.problem
-    few = 1 < problem.group_size <= _MAX_HEADS and 0 < problem.seq_len_q <= _MAX_QUERIES
-    if not few or not config.may_pack(workload.variant):
-        return ()
-    return (replace(config, packed_heads=True),)
+    return (replace(config, packed_heads=True),) if _may_pack(config, workload) else ()
 
 
 def packed_if_it_pays(
@@ -91,10 +87,16 @@ def packed_if_it_pays(
 ) -> Sm90ForwardKernelConfig:
     """Returns the configuration with packed heads if it was chosen with them, or if its tiles then
     are clearly less work. Lengths of one size class share a choice, so their mean decides."""
-    whole = replace(config, packed_heads=False)
-    for packed in packed_version(config, workload):
-        return packed if packed == config or _is_less_work(packed, whole, workload) else whole
-    return whole
+    whole, packed = (replace(config, packed_heads=packs) for packs in (False, True))
+    if not _may_pack(config, workload):
+        return whole
+    return packed if config.packed_heads or _is_less_work(packed, whole, workload) else whole
+
+
+def _may_pack(config: Sm90ForwardKernelConfig, workload: Workload) -> bool:
+    problem = workload.problem
+    few = 1 < problem.group_size <= _MAX_HEADS and 0 < problem.seq_len_q <= _MAX_QUERIES
+    return few and config.may_pack(workload.variant)
 
 
 def _is_less_work(

@@ -54,7 +54,7 @@ class Case:
         """Returns the same case with sizes that suit the emulator."""
         problem = self.workload.problem
         heads_kv = min(problem.heads_kv, 2)
-        heads = heads_kv * min(problem.heads // problem.heads_kv, 2)
+        heads = heads_kv * min(problem.group_size, 2)
         n_q = min(problem.seq_len_q, _TINY_LENGTH)
         n_k = n_q if problem.seq_len_q == problem.seq_len_k else _TINY_CONTEXT
         lengths = tuple(sorted(map(_tiny_length, sorted(self.lengths)[:3])))
