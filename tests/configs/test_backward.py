@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -278,3 +280,29 @@ def test_what_no_family_takes_is_refused() -> None:
         BACKWARD.choose_by_heuristic(workload(), (7, 5))
     with pytest.raises(ValueError, match="264"):
         BACKWARD.choose_by_heuristic(workload(264), A100)
+
+
+KEY_TABLES = Path(__file__).parents[2] / "benchmarks/results/h200/2026-11-29/key_tables.csv"
+CLOSE = 1.03
+
+
+def test_sums_of_unlike_sequences_are_in_order_where_that_was_faster() -> None:
+    """The choice is no slower than the other order by more than 3%."""
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+    with KEY_TABLES.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["tiles"] == "table" and not row["parts"]:
+                shape = ("d_head", "heads", "heads_kv", "sequences", "longest", "mask")
+                times.setdefault(tuple(row[name] for name in shape), {})[row["kernel"]] = float(
+                    row["in_turn_us"]
+                )
+    assert len(times) == 25
+    for (*sizes, mask), measured in times.items():
+        d_head, heads, heads_kv, batch, n = map(int, sizes)
+        variant = Variant(causal=mask == "causal", varlen=True)
+        problem = Problem(DType.BF16, d_head, batch, heads, heads_kv, n, n)
+        asked = BackwardWorkload(problem, variant, unlike=True)
+        chosen = BACKWARD.choose_by_heuristic(asked, H100)
+        assert isinstance(chosen, Sm90BackwardKernelConfig)
+        order, other = ("in order", "any order")[:: 1 if chosen.dQ_in_order else -1]
+        assert measured[order] <= CLOSE * measured[other], (sizes, mask)

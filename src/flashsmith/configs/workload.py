@@ -350,11 +350,14 @@ class BackwardWorkload(Workload):
     """One problem and one variant, whose gradients are computed.
 
     deterministic: Whether gradients must have the same bits in every run.
+    unlike: Whether sequences have unlike lengths; those of the problem are the longest ones. Tables
+        have no such workloads.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (*Workload.COLUMNS, "deterministic")
 
     deterministic: bool = False
+    unlike: bool = False
 
     def __str__(self) -> str:
         return super().__str__() + (" deterministic" if self.deterministic else "")

@@ -49,7 +49,7 @@ from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
 
 _CONFIGS = tuple(family.config for family in BACKWARD.families)
-_DENSE = 4  # dimensions of rows that are not packed
+_ALIKE = 0.95  # share of the longest length that alike lengths have in the mean
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
 _NO_MEMORY = (False, 0, None, None)  # by_split_kv, stream, workspace, counters of `Making`
 _CHECKED = ("do", "q", "k", "v", "o", "lse")
@@ -258,12 +258,12 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
         _checked_config(how, tensors, spec)
         _write_without_keys(tensors)
         return 0.0
-    n_q, heads, d_head = q.shape[-3:]
-    n_k, heads_kv, d_v = v.shape[-3:]
-    batch = v.shape[0] if v.ndim == _DENSE else 1
+    heads, d_head = q.shape[-2:]
+    heads_kv, d_v = v.shape[-2:]
+    batch, n_q, n_k, unlike = _lengths(q, v, spec)
     key = (
         id(how.config), how.deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head,
-        d_v, size_class(batch), size_class(n_q), size_class(n_k),
+        d_v, size_class(batch), size_class(n_q), size_class(n_k), unlike,
     )  # fmt: skip
     choice = _choices.get(key) or _choose(key, how, tensors, spec)
     try:
@@ -280,6 +280,22 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
         told = named, how.deterministic, how.are_new, *tensors, *given
         launch_cache.remember_backward(choice.call, how.config, *_NO_MEMORY, *told)
     return 0.0
+
+
+def _lengths(q: torch.Tensor, v: torch.Tensor, spec: ResolvedSpec) -> tuple[int, int, int, bool]:
+    """Returns the number of sequences, the max queries and keys of one, and whether the sequences
+    have unlike lengths, as far as the host knows."""
+    if spec.lengths is None:
+        return v.shape[0], q.shape[-3], v.shape[-3], False
+    batch, n_q, n_k = spec.lengths
+    extras = spec.extras
+    unlike = (
+        extras.seqused_q is not None
+        or extras.seqused_k is not None
+        or (extras.cu_seqlens_q is not None and q.shape[0] < _ALIKE * batch * n_q)
+        or (extras.cu_seqlens_k is not None and v.shape[0] < _ALIKE * batch * n_k)
+    )
+    return batch, n_q, n_k, unlike
 
 
 def _call(
@@ -330,9 +346,10 @@ def _checked_config(
     lse = tensors.lse if spec.extras.cu_seqlens_q is None else tensors.lse[None]
     variant, config, reason = spec.extras.variant, how.config, None
     if config is None:
-        q_shape = torch.Size((k.shape[0], *q.shape[1:]))  # either may be packed
-        problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k.shape, v.shape[-1])
-        workload = BackwardWorkload(problem, variant, how.deterministic).representative
+        batch, n_q, n_k, unlike = _lengths(tensors.q, tensors.v, spec)
+        q_shape, k_shape = (torch.Size((batch, n, *t.shape[2:])) for n, t in ((n_q, q), (n_k, k)))
+        problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, v.shape[-1])
+        workload = BackwardWorkload(problem, variant, how.deterministic, unlike).representative
         chosen = choose_for(BACKWARD, workload, *gpu_of(q.device))
         config, reason = chosen.config, chosen.reason
     if {q.shape[-1], v.shape[-1]} != {config.d_head}:

@@ -97,9 +97,10 @@ def served_gradients(
             Problem(dtype, d_head, 1, heads, heads, fill, seq_len_k)
             for seq_len_k, fill in product(LENGTH_BUCKETS, FILL_BUCKETS)
         ]
-        for problem, same in product(problems, (False, True)):
+        may_be_unlike = (False, True) if variant.varlen else (False,)
+        for problem, same, unlike in product(problems, (False, True), may_be_unlike):
             with suppress(ValueError):  # the gradients are refused, too
-                workload = BackwardWorkload(problem, variant, same)
+                workload = BackwardWorkload(problem, variant, same, unlike)
                 choice = choose_for(BACKWARD, workload, gpu, capability)
                 found.add(KernelId(choice.config, variant))
     return sorted(found)

@@ -16,9 +16,10 @@ from flashsmith.configs.sm80.backward import BACKWARD
 from flashsmith.configs.sm90.forward import WGMMA
 from flashsmith.configs.sm90.hardware import COMPUTE_CAPABILITY, WGMMA_K, WGMMA_M, register_split
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.workload import Workload
+from flashsmith.configs.workload import BackwardWorkload, Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
 from flashsmith.gpus import WARPGROUP_SIZE, GpuArchitecture, get_gpu_architecture
+from flashsmith.problem import Problem
 
 B_R = 64  # queries of a block, as in row statistics
 MAX_STAGES = 4
@@ -30,13 +31,14 @@ TURNS = 2  # the largest value
 _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
 _BUFFERS_OF_SCORES = 2  # of dS, or of P and dS
-_TILE_ENTRIES, _ENTRY_BYTES = 2, 4
+_TILE_ENTRIES, _ENTRY_BYTES = 2, 16
 _CONVERTED_COLUMNS = 32  # of dQ, at a time
 # See suited_to.
 _LONG_ROWS, _SHORT_ROWS = 128, 64
 _FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
 _SHORT, _SHORT_OF_SHORT_ROWS = 1024, 2048  # lengths of keys
 _LONG, _LONG_OF_SHORT_ROWS = 4096, 8192
+_LONG_OF_UNLIKE = 6144  # of rows that are not short
 _ENOUGH_TILES, _MANY_TILES = 150, 400  # about one and three for each SM of an H200
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
 _MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
@@ -158,11 +160,11 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         """Returns whether tiles that take equally long gain by persistent blocks."""
         if self.d_head < _LONG_ROWS:
             return True
-        return not self.shares_keys and self._n_tiles(workload) >= _MANY_TILES
+        return not self.shares_keys and self._tiles_of(workload.problem) >= _MANY_TILES
 
-    def _n_tiles(self, workload: Workload) -> int:
-        """Returns the blocks of keys of all heads of K."""
-        problem = workload.problem
+    def _tiles_of(self, problem: Problem) -> int:
+        """Returns the blocks of keys of all heads of K, of sequences that are all as long as the
+        longest one."""
         return -(-problem.seq_len_k // self.B_c) * problem.heads_kv * problem.batch
 
     def _order_is_free(self, workload: Workload) -> bool:
@@ -176,12 +178,24 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         n_keys, short_rows = problem.seq_len_k, self.d_head == _SHORT_ROWS
         if n_keys <= _FEW_BLOCKS * self.B_c:
             return True
+        unlike = isinstance(workload, BackwardWorkload) and workload.unlike
+        if unlike and causal and self._order_of_unlike_is_free(problem):
+            return True
         short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows and causal else _SHORT)
-        tiles = self._n_tiles(workload)
+        tiles = self._tiles_of(problem)
         if not problem.is_grouped:
             return short and tiles >= _MANY_TILES
         long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
         return causal and not long and (short or tiles >= _ENOUGH_TILES)
+
+    def _order_of_unlike_is_free(self, problem: Problem) -> bool:
+        """Returns whether ordered sums cost less under a causal mask if sequences have unlike
+        lengths: tiles of a later sequence begin where those of one would still wait."""
+        if self.shares_keys:
+            return False
+        long = _LONG_OF_SHORT_ROWS if self.d_head == _SHORT_ROWS else _LONG_OF_UNLIKE
+        enough = _ENOUGH_TILES if problem.is_grouped else _MANY_TILES
+        return problem.seq_len_k <= long and self._tiles_of(problem) >= enough
 
     def adapted_to(self, variant: Variant) -> Sm90BackwardKernelConfig:
         """Returns tiles of two warpgroups with V in shared memory, which leaves registers for

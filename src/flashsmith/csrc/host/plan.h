@@ -55,6 +55,7 @@ struct Plan {
   int64_t counter_bytes = 0;  // bytes of separate memory that are zero before and after calls
   int n_parts = 1;            // of each group of query heads, in a backward that splits groups
   int n_early = 0;            // heads of which a backward's main kernel converts dQ
+  bool has_table = false;     // whether a launch lists a backward's tiles of keys
 };
 
 }  // namespace flashsmith

@@ -94,6 +94,9 @@ struct ForwardProblem {
   bool is_empty() const { return batch == 0 || n_heads == 0 || seq_len_q == 0; }
 };
 
+// Returns whether sequences of a mean length are about as long as the longest one.
+constexpr bool are_alike(double mean, double longest) { return mean >= 0.95 * longest; }
+
 // Returns the rows of one batch entry of k; with a block_table, the rows of all pages in one of its
 // rows.
 int64_t rows_of_keys(const ForwardTensors &tensors);

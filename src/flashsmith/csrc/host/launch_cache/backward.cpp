@@ -1,6 +1,7 @@
 // Calls of `backward`, and the gradients of `attention`.
 #include "host/args/backward.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "host/launch_cache/known.h"
@@ -26,21 +27,32 @@ struct GradientCall {
   CallKey key;
 };
 
-// Packed rows count as one batch entry.
-CallKey key_of(const GradientCall &call, uint32_t features) {
+// Returns whether sequences are of unlike lengths, as far as the host knows.
+bool are_unlike(const GradientCall &call, const ResolvedSpec &resolved) {
+  const Spec &spec = call.spec;
+  if (spec.has(Field::seqused_q) || spec.has(Field::seqused_k)) return true;
+  const auto unlike = [&](Field offsets, const TensorView &t, int64_t longest) {
+    const double mean = static_cast<double>(t.size(0)) / std::max<int64_t>(resolved.batch, 1);
+    return spec.has(offsets) && !are_alike(mean, static_cast<double>(longest));
+  };
+  return unlike(Field::cu_seqlens_q, call.q, resolved.n_q) ||
+         unlike(Field::cu_seqlens_k, call.v, resolved.n_k);
+}
+
+CallKey key_of(const GradientCall &call, const ResolvedSpec &resolved) {
   constexpr int kByte = 8;
   const auto &[arguments, spec, q, v, numbers, unused] = call;
   const int heads = q.ndim() - 2, heads_kv = v.ndim() - 2;
   CallKey key;
   key.add(arguments[kConfig].cast<int64_t>());
-  key.add(arguments[kDeterministic].cast<bool>(), features);
+  key.add(arguments[kDeterministic].cast<bool>(), resolved.features);
   key.add(numbers.score);
   key.add(q.dtype().code << kByte | q.dtype().bits);
   key.add(q.device().device_type, q.device().device_id);
   key.add(q.size(heads), v.size(heads_kv));
   key.add(q.size(heads + 1), v.size(heads_kv + 1));
-  key.add(size_class(v.ndim() == kMaxRank ? v.size(kBatch) : 1));
-  key.add(size_class(q.size(heads - 1)), size_class(v.size(heads_kv - 1)));
+  key.add(size_class(resolved.batch), are_unlike(call, resolved));
+  key.add(size_class(resolved.n_q), size_class(resolved.n_k));
   return key;
 }
 
@@ -54,7 +66,7 @@ std::optional<GradientCall> call_of(PackedArgs arguments) {
   const std::optional<ResolvedSpec> resolved = ResolvedSpec::of(spec, *q, *k);
   if (!resolved) return std::nullopt;
   GradientCall call{arguments, spec, *q, *v, resolved->numbers, {}};
-  call.key = key_of(call, resolved->features);
+  call.key = key_of(call, *resolved);
   return call;
 }
 

@@ -78,8 +78,9 @@ __global__ void __launch_bounds__(kSumsThreads)
   int head = ptx::block_index_y(), batch = ptx::block_index_z();
   if (gradient.n_early > 0) {
     head += gradient.n_early;
-    batch = head / problem.n_heads;
-    head -= batch * problem.n_heads;
+    const int rank = head / problem.n_heads;
+    head -= rank * problem.n_heads;
+    batch = batch_at<Traits>(problem, rank);
   }
   const int block = ptx::block_index_x();
   const int thread = ptx::thread_index(), warp = thread / kWarpSize;

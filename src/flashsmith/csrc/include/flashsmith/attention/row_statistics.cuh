@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "flashsmith/attention/fragment.cuh"
+#include "flashsmith/attention/key_tile_table.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/attention/softmax.cuh"
 #include "flashsmith/attention/unused_rows.cuh"
@@ -62,8 +63,8 @@ FLASHSMITH_DEVICE float *sums_of(const GradientArgs &args, int block, int head) 
   return args.sums + place * kStatisticsRows * kDHead;
 }
 
-// Returns the first head, counted over all batch entries, whose dQ accumulator the main kernel
-// clears.
+// Returns the first head, counted over all batch entries by their rank, whose dQ accumulator the
+// main kernel clears.
 FLASHSMITH_DEVICE int first_cleared_later(const ProblemArgs &problem, const GradientArgs &args) {
   return problem.n_heads * problem.batch - args.n_cleared_later;
 }
@@ -195,8 +196,7 @@ class StatisticsBlock {
   // block of keys adds.
   FLASHSMITH_DEVICE void start_sums(int block) const {
     if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
-      const int head = batch_ * problem_.n_heads + head_;
-      if (head >= first_cleared_later(problem_, args_)) return;
+      if (is_cleared_later()) return;
       clear(sums_of<Traits::d_head>(args_, block, head_));
     } else if constexpr (Traits::dQ_accumulation == DQAccumulation::ordered) {
       uint32_t *summed = summed_of<Traits::dQ_parts>(args_, block, head_);
@@ -204,6 +204,14 @@ class StatisticsBlock {
       if (part < Traits::dQ_parts) ptx::thread_store_global_4(summed + part, 0);
       if (!sees_keys()) clear_dQ();
     }
+  }
+
+  FLASHSMITH_DEVICE bool is_cleared_later() const {
+    if constexpr (Traits::Sequence::kVarlen) {
+      if (args_.n_cleared_later == 0) return false;
+    }
+    const int head = rank_of<Traits>(problem_, batch_) * problem_.n_heads + head_;
+    return head >= first_cleared_later(problem_, args_);
   }
 
   // Returns whether any block of keys adds to dQ of these queries.

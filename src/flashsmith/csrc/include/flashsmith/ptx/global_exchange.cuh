@@ -64,4 +64,15 @@ FLASHSMITH_DEVICE Chunk load_global_cg_16(const void *source) {
   return chunk;
 }
 
+// ld.global.cg.v4.b32, where the lanes of a warp diverge: loads past L1.
+FLASHSMITH_DEVICE Chunk thread_load_global_cg_16(const void *source) {
+#ifdef FLASHSMITH_EMULATOR
+  Chunk chunk;
+  emulator::thread_load_global(&chunk, source, sizeof(Chunk));
+  return chunk;
+#else
+  return load_global_cg_16(source);
+#endif
+}
+
 }  // namespace flashsmith::ptx

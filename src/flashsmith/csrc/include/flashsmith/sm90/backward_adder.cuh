@@ -58,7 +58,7 @@ class dQAdder {
     } else {
       if constexpr (Traits::converts_early) {
         if (is_first_of_head(visit)) {
-          wait_until_cleared<Traits>(kernel_args_, tile_.sequence, tile_.batch, visit.head);
+          wait_until_cleared<Traits>(kernel_args_, tile_.sequence, tile_.rank(), visit.head);
         }
       }
       wait_for_dQ();
@@ -157,9 +157,9 @@ FLASHSMITH_DEVICE void add_dQ(const Sm90BackwardKernelArgs &args, const KeyTile<
 
 // Returns the counter of finished tiles of a head of K, or of a part of it.
 template <typename Traits>
-FLASHSMITH_DEVICE uint32_t *finished_of(const Sm90BackwardKernelArgs &args, int batch, int head_kv,
+FLASHSMITH_DEVICE uint32_t *finished_of(const Sm90BackwardKernelArgs &args, int rank, int head_kv,
                                         int part) {
-  const int head = batch * args.problem.n_heads_kv + head_kv;
+  const int head = rank * args.problem.n_heads_kv + head_kv;
   const int n_parts = Traits::splits_groups ? args.parts.n_parts : 1;
   return args.gradient.finished + head * n_parts + part;
 }
@@ -169,9 +169,9 @@ FLASHSMITH_DEVICE uint32_t *finished_of(const Sm90BackwardKernelArgs &args, int 
 template <typename Traits>
 FLASHSMITH_DEVICE void finish_tile(const Sm90BackwardKernelArgs &args,
                                    const KeyTile<Traits> &tile) {
-  if (tile.batch * args.problem.n_heads + tile.first_head >= args.gradient.n_early) return;
+  if (tile.rank() * args.problem.n_heads + tile.first_head >= args.gradient.n_early) return;
   ptx::tma_store_wait_group<0>();
-  ptx::thread_arrive_global(finished_of<Traits>(args, tile.batch, tile.head_kv, tile.part));
+  ptx::thread_arrive_global(finished_of<Traits>(args, tile.rank(), tile.head_kv, tile.part));
 }
 
 }  // namespace flashsmith::sm90

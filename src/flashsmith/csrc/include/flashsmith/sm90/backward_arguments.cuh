@@ -54,14 +54,19 @@ struct Sm90BackwardKernelArgs {
   int heads_per_group;        // parts of heads of K, see head_groups.cuh
   int query_heads_per_group;  // heads of Q, in kernels whose blocks keep queries
   GroupPartArgs parts;
+  // The tiles that start together, of parts of heads of a sequence, if there is a table of key
+  // tiles (attention/key_tile_table.cuh): `problem.tiles`, with room for `problem.n_Q_blocks`
+  // entries.
+  int tiles_per_group;
 };
 
 typedef void (*sm90_backward_kernel_fn)(const Sm90BackwardKernelArgs);
 
-// The kernels of one call, in the order of their launches. `sinks` is null if the variant has none,
-// `key_sums` if groups are not split, `conversion` if the last block of keys converts dQ.
+// The kernels of one call, in the order of their launches. `key_tile_table` is null if sequences
+// have the same lengths, `sinks` if the variant has none, `key_sums` if groups are not split,
+// `conversion` if the last block of keys converts dQ.
 struct Sm90BackwardKernels {
-  sm90_backward_kernel_fn statistics, sinks, main, key_sums, conversion;
+  sm90_backward_kernel_fn key_tile_table, statistics, sinks, main, key_sums, conversion;
 };
 
 // Returns whether the warpgroups share the keys of a block. Each of them computes the scores of 32
@@ -120,7 +125,10 @@ constexpr int kDSBuffers = 2;
 constexpr int kSummedKeys = 64;
 
 // The entries through which the warps of a block learn which tiles it draws.
-constexpr int kTileEntries = 2, kEntryBytes = 4;
+struct alignas(16) TileEntry {
+  uint32_t words[4];
+};
+constexpr int kTileEntries = 2, kEntryBytes = sizeof(TileEntry);
 
 constexpr int n_tile_entries(const Sm90BackwardKernelConfig &cfg) {
   return cfg.persistent || cfg.dQ_in_order ? kTileEntries : 0;

@@ -30,9 +30,9 @@ FLASHSMITH_DEVICE int slices_per_head(const Sequence &sequence) {
 // Waits until the sums of a head of a sequence are cleared.
 template <typename Traits>
 FLASHSMITH_DEVICE void wait_until_cleared(const Sm90BackwardKernelArgs &args,
-                                          const typename Traits::Sequence &sequence, int batch,
+                                          const typename Traits::Sequence &sequence, int rank,
                                           int head) {
-  const int of_all = batch * args.problem.n_heads + head;
+  const int of_all = rank * args.problem.n_heads + head;
   if (of_all < first_cleared_later(args.problem, args.gradient)) return;
   ptx::wait_global(args.gradient.cleared + of_all, slices_per_head(sequence));
   ptx::fence_proxy_async_global();
@@ -44,15 +44,15 @@ class SumsClearer {
   static constexpr int kBytes = kConvertedFloats * static_cast<int>(sizeof(float));
 
   const Sm90BackwardKernelArgs &args_;
-  int slice_ = 0;               // the next one, counted over all heads that are cleared here
-  int batch_ = 0, before_ = 0;  // its batch entry, and the slices of earlier entries
-  int head_ = 0;                // its head, counted over all batch entries
+  int slice_ = 0;              // the next one, counted over all heads that are cleared here
+  int rank_ = 0, before_ = 0;  // of its sequence, and the slices of earlier sequences
+  int head_ = 0;               // its head, counted over all batch entries by their rank
 
  public:
   FLASHSMITH_DEVICE explicit SumsClearer(const Sm90BackwardKernelArgs &args) : args_(args) {}
 
   FLASHSMITH_DEVICE void begin() {
-    batch_ = first_cleared_later(args_.problem, args_.gradient) / args_.problem.n_heads;
+    rank_ = first_cleared_later(args_.problem, args_.gradient) / args_.problem.n_heads;
     take(draw());
   }
 
@@ -94,22 +94,24 @@ class SumsClearer {
     return static_cast<int>(ptx::thread_atomic_add(args_.gradient.drawn_slices, 1));
   }
 
-  // Returns the first head of the batch entry that is cleared here.
+  FLASHSMITH_DEVICE int batch() const { return batch_at<Traits>(args_.problem, rank_); }
+
+  // Returns the first head of the sequence that is cleared here.
   FLASHSMITH_DEVICE int first_head() const {
     const int head =
-        first_cleared_later(args_.problem, args_.gradient) - batch_ * args_.problem.n_heads;
+        first_cleared_later(args_.problem, args_.gradient) - rank_ * args_.problem.n_heads;
     return head > 0 ? head : 0;
   }
 
-  // Finds the batch entry and the head of a slice that the first lane has drawn.
+  // Finds the sequence and the head of a slice that the first lane has drawn.
   FLASHSMITH_DEVICE void take(int slice) {
     slice_ = ptx::shuffle_from(slice, 0);
 #pragma unroll 1
-    for (; batch_ < args_.problem.batch; batch_++) {
-      const int per_head = slices_per_head(Sequence(args_.problem, batch_));
+    for (; rank_ < args_.problem.batch; rank_++) {
+      const int per_head = slices_per_head(Sequence(args_.problem, batch()));
       const int first = first_head(), all = (args_.problem.n_heads - first) * per_head;
       if (slice_ < before_ + all) {
-        head_ = batch_ * args_.problem.n_heads + first + (slice_ - before_) / per_head;
+        head_ = rank_ * args_.problem.n_heads + first + (slice_ - before_) / per_head;
         return;
       }
       before_ += all;
@@ -120,10 +122,11 @@ class SumsClearer {
   // Clears the slice, and draws the next one.
   FLASHSMITH_DEVICE int clear_slice() const {
     if (ptx::lane_index() != 0) return 0;
-    const Sequence sequence(args_.problem, batch_);
+    const int batch = this->batch();
+    const Sequence sequence(args_.problem, batch);
     const int block = (slice_ - before_) % slices_per_head(sequence) * kSliceBlocks;
     const int left = (sequence.seq_len_q() + kStatisticsRows - 1) / kStatisticsRows - block;
-    clear_blocks(first_statistics_block(args_.gradient, sequence, batch_) + block,
+    clear_blocks(first_statistics_block(args_.gradient, sequence, batch) + block,
                  left < kSliceBlocks ? left : kSliceBlocks);
     const int next = draw();
     ptx::tma_store_wait_group<0>();
@@ -134,7 +137,7 @@ class SumsClearer {
   // Clears the sums of some blocks, which lie together.
   FLASHSMITH_DEVICE void clear_blocks(int block, int n_blocks) const {
     float *sums =
-        sums_of<Traits::d_head>(args_.gradient, block, head_ - batch_ * args_.problem.n_heads);
+        sums_of<Traits::d_head>(args_.gradient, block, head_ - rank_ * args_.problem.n_heads);
     const int n_copies = n_blocks * (Traits::d_head / kConvertedColumns);
 #pragma unroll 1
     for (int i = 0; i < n_copies; i++)

@@ -47,26 +47,27 @@ class EarlyConverter {
   FLASHSMITH_DEVICE void run() {
     if (args_.gradient.n_early == 0) return;
     clearer_.begin();
-    int number = ptx::block_index_x(), batch = 0;
+    int number = ptx::block_index_x(), rank = 0;
     for (int heads = args_.gradient.n_early; heads > 0; heads -= args_.problem.n_heads) {
-      const int of_batch = heads < args_.problem.n_heads ? heads : args_.problem.n_heads;
-      number = convert_batch(batch++, of_batch, number);
+      const int of_rank = heads < args_.problem.n_heads ? heads : args_.problem.n_heads;
+      number = convert_sequence(rank++, of_rank, number);
     }
     clearer_.clear_all();
   }
 
  private:
-  // Converts the blocks of the first `n_heads` heads of a batch entry. Returns the thread
-  // block's next number, counted from the next batch entry on.
-  FLASHSMITH_DEVICE int convert_batch(int batch, int n_heads, int number) {
+  // Converts the blocks of the first `n_heads` heads of the sequence of a rank. Returns the thread
+  // block's next number, counted from the next sequence on.
+  FLASHSMITH_DEVICE int convert_sequence(int rank, int n_heads, int number) {
+    const int batch = batch_at<Traits>(args_.problem, rank);
     const typename Traits::Sequence sequence(args_.problem, batch);
     const int per_head = (sequence.seq_len_q() + kStatisticsRows - 1) / kStatisticsRows;
     const int all = n_heads * per_head;
 #pragma unroll 1
     for (; number < all; number += ptx::grid_size_x()) {
       const int head = ptx::uniform(number / per_head);
-      clearer_.clear_ahead_of(batch * args_.problem.n_heads + head);
-      wait_for(sequence, batch, head);
+      clearer_.clear_ahead_of(rank * args_.problem.n_heads + head);
+      wait_for(sequence, rank, head);
       convert(sequence, batch, head, number - head * per_head);
     }
     return number - all;
@@ -74,7 +75,7 @@ class EarlyConverter {
 
   // Waits until all tiles that add to a head are finished. A tile without queries adds to no head,
   // and does not wait until the sums are cleared.
-  FLASHSMITH_DEVICE void wait_for(const typename Traits::Sequence &sequence, int batch,
+  FLASHSMITH_DEVICE void wait_for(const typename Traits::Sequence &sequence, int rank,
                                   int head) const {
     if (ptx::lane_index() != 0) return;
     const int group = args_.problem.n_heads / args_.problem.n_heads_kv, head_kv = head / group;
@@ -82,9 +83,9 @@ class EarlyConverter {
     if constexpr (Traits::splits_groups) {
       part = (head - head_kv * group) / args_.parts.heads_per_part;
     }
-    const int n_tiles = (sequence.seq_len_k() + Traits::B_c - 1) / Traits::B_c;
-    wait_until_cleared<Traits>(args_, sequence, batch, head);
-    ptx::wait_global(finished_of<Traits>(args_, batch, head_kv, part), n_tiles * Traits::dQ_adders);
+    const int n_tiles = tiles_of_sequence<Traits>(args_.problem, sequence, rank);
+    wait_until_cleared<Traits>(args_, sequence, rank, head);
+    ptx::wait_global(finished_of<Traits>(args_, rank, head_kv, part), n_tiles * Traits::dQ_adders);
     ptx::fence_proxy_async_global();
   }
 

@@ -55,10 +55,10 @@ FLASHSMITH_DEVICE void consume_shared_keys(const Sm90BackwardKernelArgs &args, i
   });
 }
 
-// Computes dK and dV, and the sums of dQ. Grid: blocks of B_c keys of the longest sequence, of all
-// heads of K, of all parts of a group; with persistent blocks, at most the number of SMs. Block:
-// threads_per_block(CFG).
-// Dynamic shared memory: shared_memory_bytes(CFG).
+// Computes dK and dV, and the sums of dQ. Grid: blocks of B_c keys of the longest sequence, or the
+// room of the table of key tiles, of all heads of K, of all parts of a group; with persistent
+// blocks, at most the number of SMs. Block: threads_per_block(CFG). Dynamic shared memory:
+// shared_memory_bytes(CFG).
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, 1)
     backward_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {
@@ -81,18 +81,23 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
 }
 
-// Returns the kernels of one call. statistics and conversion have a grid of blocks of
-// kStatisticsRows, and kStatisticsThreads and kSumsThreads threads; sinks: see
-// sink_gradient_kernel; key_sums: see key_sums_kernel.
+// Returns the kernels of one call. key_tile_table: see key_tile_table_kernel; statistics and
+// conversion have a grid of blocks of kStatisticsRows, and kStatisticsThreads and kSumsThreads
+// threads; sinks: see sink_gradient_kernel; key_sums: see key_sums_kernel.
 template <typename Traits>
 constexpr Sm90BackwardKernels backward_kernels() {
-  sm90_backward_kernel_fn sinks = nullptr, key_sums = nullptr, conversion = nullptr;
+  sm90_backward_kernel_fn key_tile_table = nullptr, sinks = nullptr, key_sums = nullptr,
+                          conversion = nullptr;
+  if constexpr (Traits::Sequence::kVarlen) {
+    key_tile_table = key_tile_table_kernel<Traits, Sm90BackwardKernelArgs>;
+  }
   if constexpr (Traits::has_sinks) sinks = sink_gradient_kernel<Traits, Sm90BackwardKernelArgs>;
   if constexpr (Traits::splits_groups) key_sums = key_sums_kernel<Traits>;
   if constexpr (Traits::dQ_accumulation == DQAccumulation::atomic) {
     conversion = dQ_conversion_kernel<Traits, Sm90BackwardKernelArgs>;
   }
-  return {.statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
+  return {.key_tile_table = key_tile_table,
+          .statistics = row_statistics_kernel<Traits, Sm90BackwardKernelArgs>,
           .sinks = sinks,
           .main = backward_kernel<Traits>,
           .key_sums = key_sums,

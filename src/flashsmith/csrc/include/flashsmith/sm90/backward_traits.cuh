@@ -32,6 +32,10 @@ struct BackwardTraits {
   static constexpr bool converts_early = flashsmith::converts_early(CFG);
   static constexpr bool sums_by_chunks = true;
   static constexpr bool splits_groups = CFG.split_groups;
+  // Whether key tiles may be listed in a table, and whether the loading thread finds them there for
+  // the other warps.
+  static constexpr bool has_key_table = VARIANT.varlen;
+  static constexpr bool announces_blocks = VARIANT.varlen && n_tile_entries(CFG) > 0;
   static_assert(!VARIANT.bias, "the sm90 family gives no gradient of a bias");
   // The type that keeps derivatives of scores until dP has arrived: softcap's are from 0 to 1.
   using factor_t = std::conditional_t<UserScoreGradient<VARIANT.score>::kIsOne, half_t, value_t>;
@@ -117,7 +121,7 @@ struct BackwardTraits {
     [[no_unique_address]] Several<float, kConvertedBuffers * kConvertedFloats> converted;
     float statistics[Q_stages][kStatisticsFloats];
     uint64_t barriers[n_barriers(CFG)];
-    [[no_unique_address]] Several<uint32_t, n_tile_entries(CFG)> entries;
+    [[no_unique_address]] Several<TileEntry, n_tile_entries(CFG)> entries;
   };
   static constexpr int K_offset = offsetof(SharedMemory, K);
   static constexpr int V_offset = offsetof(SharedMemory, V);

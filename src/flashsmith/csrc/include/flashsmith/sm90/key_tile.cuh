@@ -1,6 +1,7 @@
 // The keys that a thread block of the backward works on, and the queries that see them.
 #pragma once
 
+#include "flashsmith/attention/key_tile_table.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/sm90/backward_traits.cuh"
 #include "flashsmith/sm90/head_groups.cuh"
@@ -12,7 +13,8 @@ namespace flashsmith::sm90 {
 // part of a group has all blocks of its head, as if it were a head by itself.
 struct KeyBlock {
   int block, head_kv, batch;
-  int part = 0;  // of the query heads that share the keys
+  int part;  // of the query heads that share the keys
+  int rank;  // of the sequence, see key_tile_table.cuh
 
   // per_head returns the number of blocks of the longest sequence, all the number over all
   // sequences, heads and parts.
@@ -29,6 +31,7 @@ struct KeyBlock {
     return blocks;
   }
 
+  // Returns the block at an index below `all`.
   template <typename Traits>
   static FLASHSMITH_DEVICE KeyBlock at(const Sm90BackwardKernelArgs &args, int index) {
     const ProblemArgs &problem = args.problem;
@@ -40,8 +43,23 @@ struct KeyBlock {
     const int head = place.head / n_parts;  // of all batch entries
     const int batch = head / n_heads_kv;
     return {place.tile * kCluster<Traits> + index % kCluster<Traits>, head - batch * n_heads_kv,
-            batch, place.head - head * n_parts};
+            batch, place.head - head * n_parts, batch};
   }
+
+  // Returns the block at an index, of a table if there is one, or the end.
+  template <typename Traits>
+  static FLASHSMITH_DEVICE KeyBlock find(const Sm90BackwardKernelArgs &args, int index) {
+    const KeyTileTable table(args.problem);
+    if (table.is_made()) {
+      const int n_tiles = table.size() * heads_of_tiles<Traits>(args);
+      return index < n_tiles ? in_table<Traits>(args, index) : end();
+    }
+    return index < all<Traits>(args) ? at<Traits>(args, index) : end();
+  }
+
+  // Stands for no block behind the last one.
+  static FLASHSMITH_DEVICE KeyBlock end() { return {.block = -1}; }
+  FLASHSMITH_DEVICE bool is_end() const { return block < 0; }
 
  private:
   template <typename Traits>
@@ -51,6 +69,35 @@ struct KeyBlock {
   static FLASHSMITH_DEVICE int clusters_per_head(const ProblemArgs &problem) {
     return (problem.seq_len_k + Traits::cluster_keys - 1) / Traits::cluster_keys;
   }
+
+  // Returns the heads of K of a sequence that have tiles of their own, or the parts of these.
+  template <typename Traits>
+  static FLASHSMITH_DEVICE int heads_of_tiles(const Sm90BackwardKernelArgs &args) {
+    const int n_heads_kv = ptx::recomputed(args.problem.n_heads_kv);
+    if constexpr (Traits::splits_groups) return n_heads_kv * args.parts.n_parts;
+    return n_heads_kv;
+  }
+
+  // Returns the block at an index of a table. The tiles of a sequence come in groups of its heads,
+  // so many that they fill the GPU.
+  template <typename Traits>
+  static FLASHSMITH_DEVICE KeyBlock in_table(const Sm90BackwardKernelArgs &args, int index) {
+    const int n_heads = heads_of_tiles<Traits>(args), i = index / n_heads;
+    const KeyTileTable::Entry entry = KeyTileTable(args.problem)[i];
+    const int fill = (ptx::recomputed(args.tiles_per_group) + entry.n_tiles - 1) / entry.n_tiles;
+    const int groups = n_heads / (fill > kMinHeads<Traits> ? fill : kMinHeads<Traits>);
+    const int heads_per_group = groups > 1 ? (n_heads + groups - 1) / groups : n_heads;
+    const TileOfHead place = tile_in_groups(entry.number * n_heads + index - i * n_heads,
+                                            entry.n_tiles, n_heads, heads_per_group);
+    const int n_parts = Traits::splits_groups ? ptx::recomputed(args.parts.n_parts) : 1;
+    const int head = place.head / n_parts;
+    return {place.tile, head, entry.batch, place.head - head * n_parts, entry.rank};
+  }
+
+  // The min number of heads whose tiles start together. If blocks of keys add to dQ in order, those
+  // of a head wait for each other less, the more heads there are.
+  template <typename Traits>
+  static constexpr int kMinHeads = Traits::dQ_accumulation == DQAccumulation::ordered ? 8 : 1;
 };
 
 // A block of queries of a head, while a tile of keys visits it.
@@ -62,7 +109,7 @@ struct QueryVisit {
 // and belongs to the part, that see any key of the cluster.
 template <typename Traits>
 struct KeyTile {
-  int key, head_kv, batch, part;
+  int key, head_kv, batch, part, rank_;
   typename Traits::Sequence sequence;
   int first_head, n_heads;  // of queries
   int begin = 0, end = 0;   // blocks of queries of a head
@@ -74,6 +121,7 @@ struct KeyTile {
         head_kv(keys.head_kv),
         batch(keys.batch),
         part(keys.part),
+        rank_(keys.rank),
         sequence(args.problem, keys.batch),
         first_head(0),
         n_heads(args.problem.n_heads / args.problem.n_heads_kv) {
@@ -87,6 +135,9 @@ struct KeyTile {
     end = (range.end + Traits::B_r - 1) / Traits::B_r;
     n_steps = end > begin ? (end - begin) * n_heads : 0;
   }
+
+  // Returns the rank of the sequence, which without a table is its index.
+  FLASHSMITH_DEVICE int rank() const { return Traits::has_key_table ? rank_ : batch; }
 
   FLASHSMITH_DEVICE int first_key_of_cluster() const {
     return key / Traits::cluster_keys * Traits::cluster_keys;
@@ -143,5 +194,19 @@ struct KeyTile {
     return first_statistics_block(gradient, sequence, batch);
   }
 };
+
+// Returns the number of tiles of each head of a sequence that are worked on.
+template <typename Traits>
+FLASHSMITH_DEVICE int tiles_of_sequence(const ProblemArgs &problem,
+                                        const typename Traits::Sequence &sequence, int rank) {
+  const int n_tiles = (sequence.seq_len_k() + Traits::B_c - 1) / Traits::B_c;
+  if constexpr (Traits::has_key_table) {
+    const KeyTileTable table(problem);
+    if (table.is_made()) return table.n_tiles_at(rank);
+    const int launched = KeyBlock::per_head<Traits>(problem);
+    return n_tiles < launched ? n_tiles : launched;
+  }
+  return n_tiles;
+}
 
 }  // namespace flashsmith::sm90
