@@ -209,7 +209,8 @@ def test_packed_sequences_have_sums_of_their_own_keys(
     cfg: Sm90BackwardKernelConfig, causal: bool
 ) -> None:
     """Sequences begin within blocks of keys; one has no queries, and one no keys."""
-    lengths_q, lengths_k = [70, 0, 700, 5, 33], [cfg.B_c + 1, 20, 2 * cfg.B_c - 30, 0, 1]
+    longest = (3 if causal else 2) * cfg.B_c - 30
+    lengths_q, lengths_k = [70, 0, 700, 5, 33], [30, 20, longest, 0, 1]
     packing = packing_of(lengths_q, lengths_k)
     dtype, *_ = grouped(cfg, 7, 1, 1)
     of_q, of_k = (sum(lengths_q), 7, cfg.d_head), (sum(lengths_k), 1, cfg.d_head)
