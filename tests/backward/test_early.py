@@ -130,12 +130,16 @@ def test_sums_are_cleared_ahead_of_heads(cfg: Sm90BackwardKernelConfig) -> None:
 
 
 @NOT_SPLIT
-def test_sums_of_sequences_of_unlike_lengths_are_cleared(cfg: Sm90BackwardKernelConfig) -> None:
+@pytest.mark.parametrize("longest", [4000, 4100], ids=["as they come", "from a table"])
+def test_sums_of_sequences_of_unlike_lengths_are_cleared(
+    cfg: Sm90BackwardKernelConfig, longest: int
+) -> None:
     """Heads have no slice of sums, one or two. Of a sequence without keys no tile waits for
     them."""
-    lengths_q = [1, 130, 0, 33, 20, 3, 65] * 3
+    lengths_q = [1, 130, 9, 33, 20, 3, 65] * 3
+    lengths_q[2] = 0
     lengths_k = [3, cfg.B_c + 30, 9, 0, 30, 1, cfg.B_c] * 3
-    lengths_k[8] = 4000
+    lengths_k[8] = longest
     assert_right(cfg, packed_call(cfg, lengths_q, lengths_k), left=4, seeds=1)
 
 
