@@ -10,10 +10,10 @@ import pytest
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
 from flashsmith.lab.soak import EMULATOR, random_case
-from flashsmith.runtime import find_backward, load_kernels
+from flashsmith.runtime import load_kernels
 from support.backward_kernels import KERNELS
 from support.gradient_calls import drawn_call
-from support.gradients import assert_near_truth, differing, launch, tensors_of
+from support.gradients import assert_near_truth, differing, launch, plan_of
 
 RANDOM_CASES = 5  # for each kernel
 RERUNS = 2  # of the first cases, with another order of warps and without gaps
@@ -46,7 +46,7 @@ def test_random_calls(kernel: KernelId) -> None:
 def test_the_plan_is_what_the_configuration_says(kernel: KernelId) -> None:
     cfg = kernel.config
     call = drawn_call(random_case(Random(kernel.name), cfg, kernel.variant, SMALL))
-    plan = find_backward(kernel, Target.emulator()).plan(tensors_of(call), extras=call.extras)
+    plan = plan_of(kernel, call)
     assert max(each.shared_memory_bytes for each in plan.launches) == cfg.shared_memory_bytes
     assert max(each.threads for each in plan.launches) == cfg.threads_per_block
     assert plan.zeroed_bytes == 0

@@ -11,11 +11,10 @@ import torch
 from flashsmith.configs import CAUSAL, FULL, DType, KernelId, Sm90BackwardKernelConfig, Variant
 from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
-from flashsmith.runtime import find_backward, load_kernels
+from flashsmith.runtime import load_kernels
 from support.backward_kernels import BAND
-from support.gradient_calls import Call, call_of
-from support.gradients import assert_near_truth, launch, tensors_of
-from support.semantics import packing_of
+from support.gradient_calls import Call, call_of, packed_call
+from support.gradients import assert_near_truth, launch, plan_of
 
 PLAIN = [heuristic(DType.BF16, d_head) for d_head in (64, 96, 128, 192)]
 CONFIGS = [
@@ -45,10 +44,7 @@ def _built() -> None:
 
 def heads_left(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
     """Returns the heads of which the launch after the main kernel converts dQ."""
-    plan = find_backward(call.kernel(cfg), Target.emulator()).plan(
-        tensors_of(call), extras=call.extras
-    )
-    _, heads, batch = plan.launches[-1].grid
+    _, heads, batch = plan_of(call.kernel(cfg), call).launches[-1].grid
     return heads * batch
 
 
@@ -64,11 +60,6 @@ def bf16_call(
 ) -> Call:
     d_head = cfg.d_head
     return call_of(torch.bfloat16, (*q, d_head), (*k, d_head), **more)  # type: ignore[arg-type]
-
-
-def packed_call(cfg: Sm90BackwardKernelConfig, lengths_q: list[int], lengths_k: list[int]) -> Call:
-    shapes = (sum(lengths_q), 2, cfg.d_head), (sum(lengths_k), 2, cfg.d_head)
-    return call_of(torch.bfloat16, *shapes, None, packing_of(lengths_q, lengths_k), causal=True)
 
 
 @EACH
@@ -116,7 +107,8 @@ def test_grouped_heads(cfg: Sm90BackwardKernelConfig) -> None:
 def test_sequences_of_unlike_lengths(cfg: Sm90BackwardKernelConfig) -> None:
     """Some have no queries, no keys, or more blocks of queries than others. A round has as many
     heads as would fit if all were as long as the mean."""
-    call = packed_call(cfg, [70, 0, 130, 33, 5, 64], [50, 20, 2 * cfg.B_c, 0, 1, cfg.B_c + 1])
+    lengths_q, lengths_k = [70, 0, 130, 33, 5, 64], [50, 20, 2 * cfg.B_c, 0, 1, cfg.B_c + 1]
+    call = packed_call(cfg, lengths_q, lengths_k, (2, 2), causal=True)
     assert_right(cfg, call, left=8)
 
 
@@ -140,7 +132,8 @@ def test_sums_of_sequences_of_unlike_lengths_are_cleared(
     lengths_q[2] = 0
     lengths_k = [3, cfg.B_c + 30, 9, 0, 30, 1, cfg.B_c] * 3
     lengths_k[8] = longest
-    assert_right(cfg, packed_call(cfg, lengths_q, lengths_k), left=4, seeds=1)
+    call = packed_call(cfg, lengths_q, lengths_k, (2, 2), causal=True)
+    assert_right(cfg, call, left=4, seeds=1)
 
 
 @EACH

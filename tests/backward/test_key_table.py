@@ -13,9 +13,8 @@ from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Varian
 from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
 from flashsmith.runtime import CallArgs, find_backward, load_kernels
-from support.gradient_calls import Call, call_of
-from support.gradients import assert_near_truth, launch, tensors_of
-from support.semantics import packing_of
+from support.gradient_calls import Call, packed_call
+from support.gradients import assert_near_truth, launch, plan_of, tensors_of
 
 CAUSAL, FULL = Variant(causal=True, varlen=True), Variant(varlen=True)
 D64, D192 = heuristic(DType.BF16, 64), heuristic(DType.BF16, 192)
@@ -35,25 +34,10 @@ def _built() -> None:
     load_kernels([KernelId(cfg, v) for cfg in CONFIGS for v in (CAUSAL, FULL)], Target.emulator())
 
 
-def packed_call(
-    cfg: Sm90BackwardKernelConfig,
-    lengths_q: list[int],
-    lengths_k: list[int],
-    heads: tuple[int, int] = (2, 1),
-    *,
-    causal: bool = False,
-) -> Call:
-    shapes = (sum(lengths_q), heads[0], cfg.d_head), (sum(lengths_k), heads[1], cfg.d_head)
-    return call_of(torch.bfloat16, *shapes, None, packing_of(lengths_q, lengths_k), causal=causal)
-
-
 def has_table(cfg: Sm90BackwardKernelConfig, call: Call) -> bool:
     """Returns whether the first launch is not that of the row statistics, whose grid has blocks for
     each sequence."""
-    plan = find_backward(call.kernel(cfg), Target.emulator()).plan(
-        tensors_of(call), extras=call.extras
-    )
-    return plan.launches[0].grid[2] == 1
+    return plan_of(call.kernel(cfg), call).launches[0].grid[2] == 1
 
 
 def assert_right(cfg: Sm90BackwardKernelConfig, call: Call) -> None:

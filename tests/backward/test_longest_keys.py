@@ -10,11 +10,10 @@ import flashsmith
 from flashsmith.configs import BackwardKernelConfig, KernelId, Variant
 from flashsmith.jit import Target
 from flashsmith.ops.spec import AttentionSpec, resolve
-from flashsmith.runtime import find_backward, load_kernels
+from flashsmith.runtime import load_kernels
 from support.backward_kernels import PLAIN
-from support.gradient_calls import Call, call_of
-from support.gradients import assert_near_truth, launch, tensors_of
-from support.semantics import packing_of
+from support.gradient_calls import Call, packed_call
+from support.gradients import assert_near_truth, launch, plan_of
 
 PACKED = Variant(causal=True, varlen=True)
 EACH = pytest.mark.parametrize("cfg", PLAIN.values(), ids=PLAIN.keys())
@@ -26,22 +25,19 @@ def _built() -> None:
     load_kernels([KernelId(cfg, PACKED) for cfg in PLAIN.values()], Target.emulator())
 
 
-def packed_call(cfg: BackwardKernelConfig, lengths_k: list[int]) -> Call:
-    shapes = (sum(LENGTHS_Q), 2, cfg.d_head), (sum(lengths_k), 1, cfg.d_head)
-    packing = packing_of(LENGTHS_Q, lengths_k)
-    return call_of(torch.bfloat16, *shapes, None, packing, causal=True)
+def causal_call(cfg: BackwardKernelConfig, lengths_k: list[int]) -> Call:
+    return packed_call(cfg, LENGTHS_Q, lengths_k, causal=True)
 
 
 def n_blocks(cfg: BackwardKernelConfig, call: Call, longest: int) -> int:
     """Returns the thread blocks of all launches."""
-    extras = call.extras._replace(max_seqlen_k=longest)
-    plan = find_backward(call.kernel(cfg), Target.emulator()).plan(tensors_of(call), extras=extras)
+    plan = plan_of(call.kernel(cfg), call, call.extras._replace(max_seqlen_k=longest))
     return sum(x * y * z for x, y, z in (each.grid for each in plan.launches))
 
 
 @EACH
 def test_a_bound_saves_thread_blocks(cfg: BackwardKernelConfig) -> None:
-    call = packed_call(cfg, [100, 900, 500])
+    call = causal_call(cfg, [100, 900, 500])
     all_rows, bounded = n_blocks(cfg, call, -1), n_blocks(cfg, call, 900)
     assert n_blocks(cfg, call, 1500) == n_blocks(cfg, call, 4000) == all_rows
     is_persistent = getattr(cfg, "persistent", False)  # as many thread blocks as SMs
@@ -52,7 +48,7 @@ def test_a_bound_saves_thread_blocks(cfg: BackwardKernelConfig) -> None:
 @EACH
 def test_a_call_with_another_bound_is_planned_anew(cfg: BackwardKernelConfig) -> None:
     """The tensors look alike, and each call computes the gradients of all its keys."""
-    short, long = packed_call(cfg, [200, 250, 250]), packed_call(cfg, [20, 660, 20])
+    short, long = causal_call(cfg, [200, 250, 250]), causal_call(cfg, [20, 660, 20])
     for call in (short, short, long, short, long, long):
         bounds = {"max_seqlen_q": 50, "max_seqlen_k": call.extras.max_seqlen_k}
         tensors = (call.do, call.q, call.k, call.v, call.o, call.lse)

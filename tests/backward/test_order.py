@@ -15,7 +15,7 @@ from flashsmith.reference import ReferenceGradients
 from flashsmith.runtime import emulation, find_backward, load_kernels
 from support.backward_kernels import BAND
 from support.gradient_calls import Call, call_of
-from support.gradients import assert_near_truth, differing, launch, launch_loaded, tensors_of
+from support.gradients import assert_near_truth, differing, launch, launch_loaded, plan_of
 from support.semantics import packing_of
 
 
@@ -148,5 +148,5 @@ def test_queries_that_see_no_keys_have_zeros(cfg: Sm90BackwardKernelConfig) -> N
 @EACH
 def test_nothing_is_cleared_and_nothing_converted(cfg: Sm90BackwardKernelConfig) -> None:
     call = call_of(torch.float16, *shapes(cfg, 200, 5 * cfg.B_c), causal=True)
-    plan = find_backward(call.kernel(cfg), Target.emulator()).plan(tensors_of(call))
+    plan = plan_of(call.kernel(cfg), call)
     assert len(plan.launches) == 2, "that of the statistics and that of the products"

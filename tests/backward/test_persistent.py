@@ -10,9 +10,9 @@ import torch
 from flashsmith.configs import DType, KernelId, Sm90BackwardKernelConfig, Variant
 from flashsmith.configs.sm90.backward_space import heuristic
 from flashsmith.jit import Target
-from flashsmith.runtime import find_backward, load_kernels
+from flashsmith.runtime import load_kernels
 from support.gradient_calls import Call, call_of
-from support.gradients import assert_near_truth, launch, tensors_of
+from support.gradients import assert_near_truth, launch, plan_of
 from support.semantics import packing_of
 
 PLAIN = [heuristic(DType.FP16, d) for d in (64, 96, 128, 192)]
@@ -35,7 +35,7 @@ def with_one_tile(cfg: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
 
 
 def blocks(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
-    plan = find_backward(call.kernel(cfg), Target.emulator()).plan(tensors_of(call))
+    plan = plan_of(call.kernel(cfg), call)
     return max(plan.launches, key=lambda each: each.shared_memory_bytes).grid[0]
 
 

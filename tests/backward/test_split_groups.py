@@ -24,7 +24,7 @@ from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
 from flashsmith.runtime import emulation, find_backward, load_kernels
 from support.backward_kernels import BAND
 from support.gradient_calls import Call, call_of, drawn_call
-from support.gradients import assert_near_truth, differing, launch, launch_loaded, tensors_of
+from support.gradients import assert_near_truth, differing, launch, launch_loaded, plan_of
 from support.semantics import packing_of
 
 # Blocks of one tile and persistent ones, two and three warpgroups, dQ in order and in any order.
@@ -69,13 +69,8 @@ def not_split(cfg: Sm90BackwardKernelConfig) -> Sm90BackwardKernelConfig:
 
 def bytes_of_sums(cfg: Sm90BackwardKernelConfig, call: Call) -> int:
     """Returns the bytes of the workspace that are there for the parts."""
-    of_both = [
-        find_backward(call.kernel(each), Target.emulator())
-        .plan(tensors_of(call), extras=call.extras)
-        .workspace_bytes
-        for each in (cfg, not_split(cfg))
-    ]
-    return of_both[0] - of_both[1]
+    split, whole = (plan_of(call.kernel(each), call) for each in (cfg, not_split(cfg)))
+    return split.workspace_bytes - whole.workspace_bytes
 
 
 def parts_of(cfg: Sm90BackwardKernelConfig, call: Call) -> int:

@@ -1,4 +1,4 @@
-"""On a GPU `attention` gives PyTorch's results and gradients of grouped heads in FP32, at sizes at
+"""`attention` of grouped heads on a GPU gives PyTorch's results and gradients in FP32, at sizes at
 which it packs heads, and its backward clears sums of dQ while it works on others."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.configs import KernelId, Variant
+from flashsmith.configs import BackwardKernelConfig, KernelId, Variant
 from flashsmith.lab.soak import SoakCase
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics, lse_shape, reference_varlen
@@ -95,6 +95,20 @@ def call_of(
         if t is not None:
             t.transpose(-1, -2)[unused_q] = math.nan
     return Call(q, k, v, o, lse, do, dlse, meaning, packing)
+
+
+def packed_call(
+    config: BackwardKernelConfig,
+    lengths_q: list[int],
+    lengths_k: list[int],
+    heads: tuple[int, int] = (2, 1),
+    **semantics: Any,
+) -> Call:
+    """Returns a BF16 call on packed sequences of these lengths, of heads of q and of k."""
+    q_shape = (sum(lengths_q), heads[0], config.d_head)
+    k_shape = (sum(lengths_k), heads[1], config.d_head)
+    packing = packing_of(lengths_q, lengths_k)
+    return call_of(torch.bfloat16, q_shape, k_shape, None, packing, **semantics)
 
 
 def _normal(shape: tuple[int, ...], step: float) -> torch.Tensor:

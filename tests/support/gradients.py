@@ -21,7 +21,14 @@ from flashsmith.reference import (
     reference_gradients,
     score_error,
 )
-from flashsmith.runtime import BackwardKernel, GradientTensors, emulation, find_backward
+from flashsmith.runtime import (
+    BackwardKernel,
+    CallArgs,
+    GradientTensors,
+    emulation,
+    find_backward,
+)
+from flashsmith.runtime.plan import Plan
 from support.gradient_calls import Call
 
 _GUARD = 7.0  # fills the memory around results
@@ -125,6 +132,12 @@ def _allowance_for_tanh(
 
 
 # ---- the kernels ----
+
+
+def plan_of(kernel: KernelId, call: Call, extras: CallArgs | None = None) -> Plan:
+    """Returns the plan of a call on the emulator; extras that are passed replace the call's."""
+    loaded = find_backward(kernel, Target.emulator())
+    return loaded.plan(tensors_of(call), extras=call.extras if extras is None else extras)
 
 
 def launch(
