@@ -21,6 +21,7 @@ from flashsmith.lab.bench.resources import load_and_describe
 from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
+from flashsmith.lab.bench.timer import PERIOD_MS
 
 _RATIOS = ("of_best_peer", "of_fa3")  # ends of the names of columns with ratios
 
@@ -124,12 +125,13 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
         "--config", action="append", default=[], help="a kernel beside them; may be repeated"
     )
     parser.add_argument("--repeats", type=int, default=benchmark.repeats, help="in turn, each")
-    parser.add_argument("--milliseconds", type=float, default=200.0, help="back to back, each")
+    parser.add_argument("--milliseconds", type=float, default=PERIOD_MS, help="back to back, each")
     return parser
 
 
 def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
-    write_stamp(path, runner.device, peers=_builds(cases))
+    sizes = {"repeats": runner.repeats, "milliseconds": runner.milliseconds}
+    write_stamp(path, runner.device, **sizes, peers=_builds(cases))
     if benchmark.resources and runner.device == "cuda":
         write_rows(path.with_name(benchmark.resources), load_and_describe(cases))
     regimes, ratios = regimes_of(benchmark.columns), Ratios()

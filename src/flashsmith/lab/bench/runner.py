@@ -19,6 +19,7 @@ from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, OperationPeer, Run
 from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, MISSING, OK, WRONG
 from flashsmith.lab.bench.timer import (
+    PERIOD_MS,
     WARMUP_MS,
     Timing,
     rotated,
@@ -127,7 +128,7 @@ class Runner:
 
     device: str
     repeats: int = 20
-    milliseconds: float = 200.0
+    milliseconds: float = PERIOD_MS
     sample: Callable[[float], Sample] = lambda start: Sample()
     _turns: Iterator[int] = field(default_factory=itertools.count)
 

@@ -27,6 +27,7 @@ _FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU so far
 HEAD_START = 3e-4
 
 WARMUP_MS = 400.0  # back to back, of work on a candidate before it is timed
+PERIOD_MS = 800.0  # of the clock's swing at the power limit; see `time_back_to_back`
 _MIN_LAUNCHES = 5  # back to back, even if one launch takes longer than the requested time
 _LAUNCHES_AT_ONCE = 100  # with their events they fit the driver's queue, so the host never waits
 _PACE_LAUNCHES = 5
@@ -97,7 +98,7 @@ def time_interleaved(
 def time_back_to_back(
     candidates: Mapping[str, Run],
     *,
-    milliseconds: float = 800.0,
+    milliseconds: float = PERIOD_MS,
     warmup_ms: float = WARMUP_MS,
 ) -> dict[str, Timing]:
     """Times the candidates one after the other, each repeated without a pause or a flush of L2.
@@ -107,7 +108,8 @@ def time_back_to_back(
 
     At its power limit a GPU does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
     a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
-    therefore the mean over one period or more. After a rest the same GPU runs at full clocks for a
+    therefore the mean over one period or more: 100 ms, always as long after the begin, catch the
+    same phase each time. After a rest the same GPU runs at full clocks for a
     second, so the first candidate has an extra turn that does not count, and no rest follows.
 
     Args:
