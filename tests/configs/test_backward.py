@@ -189,6 +189,17 @@ def test_wide_rows_have_warpgroups_that_share_keys() -> None:
         assert isinstance(chosen, Sm90BackwardKernelConfig) and chosen.shares_keys
 
 
+def test_long_rows_have_persistent_blocks_from_so_many_tiles_on() -> None:
+    """Blocks are persistent anyway where masks are causal."""
+    for (d_head, n), causal in product(((128, 1500), (192, 2100)), (False, True)):
+        for batch in (1, 8):
+            problem = Problem(DType.BF16, d_head, batch, 8, 8, n, n)
+            asked = BackwardWorkload(problem, Variant(causal=causal))
+            chosen = BACKWARD.choose_by_heuristic(asked, H100)
+            assert isinstance(chosen, Sm90BackwardKernelConfig)
+            assert chosen.persistent == (causal or batch == 8)
+
+
 def test_tiles_that_sm_80_has_no_room_for_are_built_for_newer_gpus() -> None:
     assert SUMS.plainest_gpu == "sm_80"
     larger = replace(SUMS, n_stages=2)
@@ -204,7 +215,8 @@ def test_deterministic_gradients_have_a_kernel_for_them() -> None:
 
 
 # (d_head, heads, KV heads, batch, length) -> whether sums are in order. An H200 measured each of
-# these ways faster than the other (benchmarks/results/h200/2026-11-28/choices/, grouped/).
+# these ways faster than the other (benchmarks/results/h200/2026-11-28/choices/, grouped/;
+# 2026-11-29/dense_orders.csv).
 CAUSAL_CASES = {
     (128, 32, 8, 16, 512): True,
     (128, 32, 8, 4, 1024): True,
@@ -217,6 +229,7 @@ CAUSAL_CASES = {
     (128, 8, 1, 1, 4096): False,
     (128, 32, 4, 5, 1312): True,
     (128, 16, 16, 4, 1024): True,
+    (128, 8, 8, 2, 700): True,
     (128, 16, 16, 1, 2048): False,
     (128, 24, 24, 1, 1500): False,
     (128, 16, 16, 8, 2048): False,

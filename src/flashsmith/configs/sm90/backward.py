@@ -35,7 +35,8 @@ _TILE_ENTRIES, _ENTRY_BYTES = 2, 16
 _CONVERTED_COLUMNS = 32  # of dQ, at a time
 # See suited_to.
 _LONG_ROWS, _SHORT_ROWS = 128, 64
-_FEW_BLOCKS = 4  # blocks of keys of a head, which wait for each other so little that order is free
+# Blocks of keys of a head, or keys under a causal mask, which wait so little that order is free.
+_FEW_BLOCKS, _FEW_KEYS = 4, 768
 _SHORT, _SHORT_OF_SHORT_ROWS = 1024, 2048  # lengths of keys
 _LONG, _LONG_OF_SHORT_ROWS = 4096, 8192
 _LONG_OF_UNLIKE = 6144  # of rows that are not short
@@ -140,8 +141,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         measured it.
 
         Ordered sums save clearing and converting dQ. Persistent blocks save the time between tiles,
-        and unordered they convert dQ early. But at d_head 192, and where tiles of d_head 128 are
-        few, they are 1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
+        and unordered they convert dQ early. But where tiles of d_head 128 and 192 are few, they are
+        1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
         At d_head 64 windows are short: few blocks of keys add to a block of dQ, and a third of the
         products is of queries that see no key.
         """
@@ -158,9 +159,7 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
     def _has_even_tiles_to_spare(self, workload: Workload) -> bool:
         """Returns whether tiles that take equally long gain by persistent blocks."""
-        if self.d_head < _LONG_ROWS:
-            return True
-        return not self.shares_keys and self._tiles_of(workload.problem) >= _MANY_TILES
+        return self.d_head < _LONG_ROWS or self._tiles_of(workload.problem) >= _MANY_TILES
 
     def _tiles_of(self, problem: Problem) -> int:
         """Returns the blocks of keys of all heads of K, of sequences that are all as long as the
@@ -177,6 +176,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         problem, causal = workload.problem, workload.variant.causal
         n_keys, short_rows = problem.seq_len_k, self.d_head == _SHORT_ROWS
         if n_keys <= _FEW_BLOCKS * self.B_c:
+            return True
+        if causal and not problem.is_grouped and not self.shares_keys and n_keys <= _FEW_KEYS:
             return True
         unlike = isinstance(workload, BackwardWorkload) and workload.unlike
         if unlike and causal and self._order_of_unlike_is_free(problem):
