@@ -143,7 +143,8 @@ def test_a_call_that_failed_after_its_new_keys_may_be_made_again(
     asked = requests(PLAIN, (40, 3), n_q=2)
     placed = in_pages(replace(asked, lengths=(45, 8)), 8)
     placed = replace(placed, seqlens=asked.seqlens)
-    new, keywords = new_rows(asked, 5), {"softcap": float(2 + calls_before)}
+    new = new_rows(asked, 5)
+    keywords: dict[str, Any] = {"softcap": float(2 + calls_before), "splits": 2}
     twin = replace(placed, k=placed.k.clone(), v=placed.v.clone())
     good = decode(asked.q, twin, **new, **keywords)
     if calls_before == 0:

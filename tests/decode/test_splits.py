@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from flashsmith.configs import DecodeKernelConfig
+from flashsmith.configs import DecodeKernelConfig, KernelId
+from flashsmith.jit import Target
+from flashsmith.runtime import DecodeTensors, Splitting, find_decode
 from support.decoding import PLAIN, VARIED, assert_right, requests
 
 
@@ -18,6 +21,8 @@ from support.decoding import PLAIN, VARIED, assert_right, requests
         [*([1] * 31), 200, 1, 200],  # more requests than lanes
         [64 * i for i in range(1, 9)],
         [1] * 40,
+        [*([3] * 15), 2000],  # more work tiles than resident blocks, and one long request
+        [*([70] * 12), 2000, 70],
     ],
     ids=lambda lengths: f"{len(lengths)} requests, {sum(lengths)} keys",
 )
@@ -26,3 +31,26 @@ def test_any_lengths_are_shared_out_among_blocks(
     cfg: DecodeKernelConfig, lengths: list[int]
 ) -> None:
     assert_right(cfg, requests(cfg, lengths, heads=(2, 1)))
+
+
+def blocks_and_slots(n_requests: int, rows: int, splits: int = 0) -> tuple[int, int]:
+    """Returns the thread blocks of a plan, and the partial results for which it has memory."""
+    asked = requests(PLAIN, (rows,) * n_requests, heads=(2, 1), behind=0)
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    kernel = find_decode(KernelId(PLAIN), Target.emulator())
+    plan = kernel.plan(tensors, how=Splitting(splits))
+    return plan.launches[0].grid[0], plan.workspace_bytes // (PLAIN.B_r * (PLAIN.d_head + 2) * 4)
+
+
+def test_a_block_takes_one_split() -> None:
+    """The emulator has four SMs with places for eight blocks; a KV step has 128 keys."""
+    assert (PLAIN.B_c * PLAIN.n_warps, PLAIN.blocks_per_SM) == (128, 2)
+    assert blocks_and_slots(5, 5120, splits=3) == (15, 15)
+    assert blocks_and_slots(5, 5120, splits=1) == (5, 0)
+    assert blocks_and_slots(31, 900) == (31, 0), "nobody reads the lengths of short requests"
+    assert blocks_and_slots(31, 5120) == (31, 16), "stream-K would have eight work ranges"
+    assert blocks_and_slots(3, 5120) == (4, 8), "one split, or a work range for each SM"
+    assert blocks_and_slots(2, 5120) == (8, 16), "four splits of each fill all places"
+    assert blocks_and_slots(2, 1536) == (6, 6), "no split has fewer than four KV steps"
+    assert blocks_and_slots(1, 5120) == (4, 4), "one work tile for four SMs is few"
+    assert blocks_and_slots(1, 12800) == (8, 8), "several splits on an SM, as they are long"

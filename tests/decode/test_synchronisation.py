@@ -46,15 +46,18 @@ def _built() -> None:
 
 
 def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
-    """Returns calls with many work tiles a thread block, with one work tile for all blocks, with as
-    many splits as blocks, with so many that the combine kernel combines them, with several splits a
-    block, and with one request so much longer than the others that the schedule is stream-K."""
+    """Returns calls with a work tile a thread block, with one work tile for all blocks, with few
+    splits and with so many that the combine kernel combines them, and with one request so much
+    longer than the others that the schedule is stream-K: blocks have several work tiles then, or,
+    where the combine kernel combines, parts of several."""
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
-    uneven = requests(cfg, (1, 2100, 2, 3, 4, 5), n_q=n_q, heads=(2, 1))
+    uneven = requests(cfg, (1, 4100, 70, 3, 64, 90, 50), n_q=n_q, heads=(2, 1))
+    apart = requests(cfg, (4000, 100), n_q=max(n_q, 8), heads=(2, 1))
     rows = requests(cfg, (900, 300), n_q=max(n_q, 8), heads=(2, 1))
-    return [(short, 1), (short, 0), (long, 0), (long, 3), (long, 8), (rows, 16), (uneven, 0)]
+    calls = [(short, 1), (short, 0), (long, 0), (long, 3), (long, 8), (rows, 16), (uneven, 0)]
+    return [*calls, (apart, 0)]
 
 
 def noticed(cfg: DecodeKernelConfig, call: tuple[Requests, int], site: Site, seed: int) -> bool:

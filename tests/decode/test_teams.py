@@ -126,10 +126,11 @@ def test_the_number_of_work_tiles_and_small_gpus_decide_about_blocks() -> None:
         assert isinstance(config, FlashDecodeKernelConfig)
         return config.B_r, config.n_warps, config.blocks_per_SM
 
-    ANY, _, SOME, FILLING, MANY = WorkTiles
+    ANY, _, SOME, FILLING, SEVERAL, MANY = WorkTiles
     of_128 = [chosen(128, tiles) for tiles in WorkTiles]
-    assert of_128 == [(16, 4, 2), (16, 4, 2), (16, 8, 1), (16, 2, 3), (16, 2, 4)]
-    assert [chosen(128, tiles, rows=20) for tiles in (SOME, FILLING)] == [(32, 4, 2), (32, 8, 1)]
+    assert of_128 == [(16, 4, 2), (16, 4, 2), (16, 8, 1), (16, 4, 2), (16, 2, 3), (16, 4, 2)]
+    of_20_rows = [chosen(128, tiles, rows=20) for tiles in (SOME, FILLING, SEVERAL)]
+    assert of_20_rows == [(32, 4, 2), (32, 8, 1), (32, 8, 1)]
     assert [chosen(256, tiles) for tiles in (FILLING, MANY)] == [(16, 4, 1), (16, 2, 3)]
     # Older GPUs have no room for blocks of 8 warps, and at d_head 256 only for the smallest blocks.
     assert [chosen(128, SOME, each) for each in ((8, 0), (8, 9))] == [chosen(128, ANY)] * 2
@@ -141,9 +142,11 @@ def test_the_number_of_work_tiles_and_small_gpus_decide_about_blocks() -> None:
     [
         (1, WorkTiles.FEW),
         (2, WorkTiles.SOME),
-        (8, WorkTiles.SOME),
-        (9, WorkTiles.FILLING),
-        (49, WorkTiles.FILLING),
+        (4, WorkTiles.SOME),
+        (5, WorkTiles.FILLING),
+        (16, WorkTiles.FILLING),
+        (17, WorkTiles.SEVERAL),
+        (49, WorkTiles.SEVERAL),
         (50, WorkTiles.MANY),
     ],
 )

@@ -158,14 +158,14 @@ def slots_and_blocks(heads_kv: int, n_q: int, n_k: int) -> tuple[int, int]:
 
 
 def test_splits_that_share_keys_take_the_fewest_steps_in_rounds() -> None:
-    """The emulator has four SMs, for which stream-K needs memory for eight partial results; a head
-    has three work tiles here, or two."""
+    """The emulator has four SMs; a head has three work tiles here, or two. What is not split needs
+    no memory."""
     assert slots_and_blocks(1, 384, 128 * 80) == (12, 4), "three rounds of 20 steps, not one of 80"
-    assert slots_and_blocks(1, 384, 128 * 40) == (6, 3), "three of 10 gain less than an eighth"
-    assert slots_and_blocks(1, 384, 128 * 8) == (6, 3), "one of 8 steps, not three of 2"
-    assert slots_and_blocks(1, 256, 128 * 40) == (8, 4)
-    assert slots_and_blocks(3, 256, 128) == (6, 3), "each block takes both work tiles of a head"
-    assert slots_and_blocks(2, 256, 128) == (8, 4)
+    assert slots_and_blocks(1, 384, 128 * 40) == (0, 3), "three of 10 gain less than an eighth"
+    assert slots_and_blocks(1, 384, 128 * 8) == (0, 3), "one of 8 steps, not three of 2"
+    assert slots_and_blocks(1, 256, 128 * 40) == (4, 4)
+    assert slots_and_blocks(3, 256, 128) == (0, 3), "each block takes both work tiles of a head"
+    assert slots_and_blocks(2, 256, 128) == (0, 4)
 
 
 def test_requests_of_equal_lengths_that_share_keys_are_split_in_rounds() -> None:

@@ -41,6 +41,7 @@ def test_each_number_of_work_tiles_is_timed_where_there_are_so_many() -> None:
         WorkTiles.FEW: {1},
         WorkTiles.SOME: {4},
         WorkTiles.FILLING: {16},
+        WorkTiles.SEVERAL: {33},
         WorkTiles.MANY: {132},
     }
     for tiles, (batch,) in list(batches.items())[1:]:

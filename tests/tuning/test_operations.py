@@ -205,7 +205,7 @@ def test_entries_of_other_workloads_stay(operation: Operation[Any, Any], tmp_pat
         tune(other, out, fake(other))
 
 
-@pytest.mark.parametrize(("capability", "number"), [((8, 0), 17), ((9, 0), 22)])
+@pytest.mark.parametrize(("capability", "number"), [((8, 0), 19), ((9, 0), 24)])
 def test_each_workload_that_tables_tell_apart_is_tuned_once(
     capability: tuple[int, int], number: int
 ) -> None:
@@ -272,7 +272,7 @@ def test_command_writes_where_it_is_told_and_speaks_json(tmp_path: Path) -> None
     document = json.loads(invoke("decode", *KIND, "--out", out, "--json").stdout)
     assert Path(document["table"]) == out
     assert document["entries"][0]["kernel"] == fake(DECODE).best.short_form()
-    assert len(document["entries"]) == len(Table.read(out).entries) == 17
+    assert len(document["entries"]) == len(Table.read(out).entries) == 19
     out.write_text("# flashsmith tuned table, format 2, 0 rows\n")
     assert "discards tables" in invoke("decode", *KIND, "--out", out, "--force", code=2).stderr
 

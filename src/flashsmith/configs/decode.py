@@ -19,7 +19,12 @@ D = TypeVar("D", bound=DecodeKernelConfig)
 KINDS_OF_CACHE = ((False, False), (True, False), (True, True))
 # Fewer work tiles for each SM than this are of a class, as measured on an H200
 # (docs/log/decode.md); more are many.
-_TILES_OF_AN_SM = {WorkTiles.FEW: 1 / 11, WorkTiles.SOME: 1 / 2, WorkTiles.FILLING: 3}
+_TILES_OF_AN_SM = {
+    WorkTiles.FEW: 1 / 11,
+    WorkTiles.SOME: 3 / 10,
+    WorkTiles.FILLING: 1,
+    WorkTiles.SEVERAL: 3,
+}
 _FEWEST_ROWS, _CLASSED_ROWS = 16, 32  # with more rows one kernel serves any number of work tiles
 
 

@@ -44,7 +44,8 @@ class WorkTiles(str, Enum):
     ANY = "any"
     FEW = "few"  # many SMs share each
     SOME = "some"
-    FILLING = "filling"  # about one for each SM
+    FILLING = "filling"  # up to one for each SM
+    SEVERAL = "several"  # for each SM
     MANY = "many"
 
     @classmethod

@@ -73,37 +73,40 @@ _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
 
 # The tiles by B_r, d_head and the number of work tiles, for a 16-bit cache; what is missing here
 # takes the tiles above. Where a few SMs share a work tile, blocks of many warps leave one partial
-# result of an SM. Where SMs have about a work tile each, or several, small blocks and more of them
-# keep an SM busy that begins or ends one. The small blocks also replace those that are too large
+# result of an SM. Where SMs have up to three work tiles each, small blocks and more of them keep an
+# SM busy that begins or ends one. The blocks for many tiles also replace those that are too large
 # for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
-_SOME, _FILLING, _MANY = WorkTiles.SOME, WorkTiles.FILLING, WorkTiles.MANY
+_SOME, _FILLING = WorkTiles.SOME, WorkTiles.FILLING
+_SEVERAL, _MANY = WorkTiles.SEVERAL, WorkTiles.MANY
+_SMALLEST = DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4)  # at d_head 128
 _HEURISTIC_BY_TILES = {
     16: {
         64: {
-            _FILLING: DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1),
+            **dict.fromkeys((_FILLING, _SEVERAL), DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1)),
             _MANY: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4),
         },
         96: dict.fromkeys(
-            (_SOME, _FILLING, _MANY), DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1)
+            (_SOME, _FILLING, _SEVERAL, _MANY), DecodeTiles(32, 8, n_stages=2, blocks_per_SM=1)
         ),
         128: {
             _SOME: DecodeTiles(16, 8, n_stages=3, blocks_per_SM=1),
-            _FILLING: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
-            _MANY: DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4),
+            _SEVERAL: DecodeTiles(32, 2, n_stages=2, blocks_per_SM=3),
         },
         256: {_MANY: DecodeTiles(16, 2, n_stages=2, blocks_per_SM=3)},
     },
     32: {
         64: dict.fromkeys(
-            (_SOME, _FILLING, _MANY), DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2)
+            (_SOME, _FILLING, _SEVERAL, _MANY), DecodeTiles(64, 4, n_stages=3, blocks_per_SM=2)
         ),
         128: {
             _SOME: DecodeTiles(32, 4, n_stages=3, blocks_per_SM=2),
-            **dict.fromkeys((_FILLING, _MANY), DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1)),
+            **dict.fromkeys(
+                (_FILLING, _SEVERAL, _MANY), DecodeTiles(32, 8, n_stages=3, blocks_per_SM=1)
+            ),
         },
     },
 }
-_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_HEURISTIC_BY_TILES[MMA_M][128][_MANY])}
+_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_SMALLEST)}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:

@@ -5,6 +5,13 @@
 #include <limits>
 
 namespace flashsmith {
+namespace {
+
+// Work tiles are few if there are fewer than this for so many SMs: several SMs then share each.
+constexpr int kFew = 3, kSMsOfFew = 10;
+
+}  // namespace
+
 int64_t DecodeKernel::max_steps(const ForwardProblem &problem) const {
   return quotient_up(problem.seq_len_k, blocks_.step_keys);
 }
@@ -32,16 +39,57 @@ int64_t DecodeKernel::splits_in_rounds(const ForwardProblem &problem, int num_sm
 }
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
-  constexpr int kLong = 32;                 // KV steps
+  constexpr int kLong = 24;                 // KV steps
   constexpr int kEnoughOnTheirWay = 96000;  // bytes; enough for an SM's share of the bandwidth
   const int64_t maximum = std::max<int64_t>(max_steps(problem) / blocks_.min_steps, 1);
+  const bool has_few = kSMsOfFew * n_tiles(problem) < kFew * num_sms;
+  if (blocks_.one_split_each && !has_few) {
+    return std::min(splits_of_one_round(problem, num_sms), maximum);
+  }
   const int64_t of_SMs = std::max<int64_t>(num_sms / n_tiles(problem), 1);
-  const int64_t of_blocks = int64_t{num_sms} * blocks_.blocks_per_SM / n_tiles(problem);
+  const int64_t of_blocks = resident_blocks(num_sms) / n_tiles(problem);
   const bool is_long = max_steps(problem) / of_SMs >= kLong;
   const bool has_room = of_SMs > 1 || decode_.shared_memory_bytes < kEnoughOnTheirWay;
   // Small blocks have to be several on each SM in any case.
   const bool is_small = blocks_.blocks_per_SM > 2 && max_steps(problem) >= 4 * of_blocks;
   return std::clamp<int64_t>((is_long && has_room) || is_small ? of_blocks : of_SMs, 1, maximum);
+}
+
+int64_t DecodeKernel::splits_of_one_round(const ForwardProblem &problem, int num_sms) const {
+  constexpr int64_t kMinSteps = 4;  // of a split, if an SM has several
+  const int64_t tiles = n_tiles(problem), steps = max_steps(problem);
+  const int64_t of_SMs = num_sms / tiles, of_blocks = resident_blocks(num_sms) / tiles;
+  const int64_t most = std::max({std::min(of_blocks, steps / kMinSteps), of_SMs, int64_t{1}});
+  const auto time = [&](int64_t splits) {
+    return time_of_splits(tiles * splits, num_sms) * quotient_up(steps, splits);
+  };
+  int64_t least = time(1), best = 1;
+  for (int64_t splits = 2; splits <= most; splits++) least = std::min(least, time(splits));
+  if (time(1) == least) return best;
+  // Short splits leave less to the end where requests are shorter than the longest one.
+  for (int64_t splits = 2; splits <= most; splits++) {
+    if (10 * time(splits) <= 11 * least) best = splits;
+  }
+  return best;
+}
+
+int64_t DecodeKernel::time_of_splits(int64_t all_splits, int num_sms) const {
+  if (!blocks_.one_split_each) return kWholeTime * quotient_up(all_splits, num_sms);
+  const int64_t full_rounds = all_splits / resident_blocks(num_sms),
+                last_round = all_splits % resident_blocks(num_sms);
+  int64_t time = full_rounds * blocks_.blocks_per_SM * kWholeTime;
+  if (last_round > 0) {
+    const int64_t together = kShortestTime * quotient_up(last_round, num_sms);
+    time += std::max<int64_t>(blocks_.time_alone, together);
+  }
+  return std::max(time, quotient_up(kWholeTime * all_splits, num_sms));
+}
+
+SplitTimes DecodeKernel::times(int64_t all_splits, int num_sms) const {
+  constexpr int kLastOfMany = 4;
+  return {.all = static_cast<int>(time_of_splits(all_splits, num_sms)),
+          .alone = blocks_.time_alone,
+          .last = blocks_.one_split_each ? kLastOfMany : kWholeTime};
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
@@ -50,8 +98,9 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
 }
 
 int64_t DecodeKernel::n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits,
-                                         int64_t maximum) const {
-  const int64_t blocks = std::min(all_splits, maximum);
+                                         int num_sms) const {
+  if (blocks_.one_split_each) return all_splits;
+  const int64_t blocks = std::min(all_splits, resident_blocks(num_sms));
   const int64_t tiles_of_head = quotient_up(rows_of_head(problem), tiles.B_r);
   // A block's splits are of different work tiles of a head, of which the last may have few rows.
   const bool always_the_same = tiles_of_head > 1 && blocks % tiles_of_head == 0;
@@ -60,15 +109,16 @@ int64_t DecodeKernel::n_blocks_of_splits(const ForwardProblem &problem, int64_t 
   return another_round ? blocks : blocks - 1;
 }
 
-int64_t DecodeKernel::n_blocks(const ForwardProblem &problem, const DecodeNumbers &own,
-                               const DecodePlan &plan, int num_sms) const {
-  const int64_t maximum = int64_t{num_sms} * blocks_.blocks_per_SM;
-  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  const int64_t all_splits = n_tiles(problem) * splits;
-  if (own.splits > 0 || plan.is_even) return n_blocks_of_splits(problem, all_splits, maximum);
+bool DecodeKernel::begins_early(int64_t blocks, bool combines, int num_sms) const {
+  const int64_t resident = resident_blocks(num_sms);
+  return !combines && (2 * blocks <= resident || blocks >= resident);
+}
+
+int64_t DecodeKernel::n_ranges(const ForwardProblem &problem, int64_t all_splits,
+                               int num_sms) const {
   const int64_t steps = max_steps(problem) + 1;  // one is the fixed cost of a work tile
   const bool one_each = all_splits <= num_sms;
-  return std::min(n_tiles(problem) * steps, one_each ? num_sms : maximum);
+  return std::min(n_tiles(problem) * steps, one_each ? num_sms : resident_blocks(num_sms));
 }
 
 DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers &own,
@@ -79,17 +129,23 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.even_splits = static_cast<int>(in_rounds ? splits_in_rounds(problem, num_sms)
                                                 : even_splits(problem, num_sms));
   plan.is_even = in_rounds || is_even(problem, plan.even_splits);
-  const int64_t all_splits = n_tiles(problem) * plan.even_splits;
-  const int64_t blocks = n_blocks(problem, own, plan, num_sms);
-  plan.splits_of_SM = static_cast<int>(quotient_up(all_splits, num_sms));
-  plan.blocks_of_SM = static_cast<int>(quotient_up(blocks, num_sms));
-  const int64_t slots = decode_slots(own, plan, n_tiles(problem), blocks);
+  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
+  const int64_t all_splits = n_tiles(problem) * splits;
+  int64_t blocks = n_blocks_of_splits(problem, all_splits, num_sms);
+  if (own.splits == 0 && !plan.is_even) {
+    plan.n_ranges = static_cast<int>(n_ranges(problem, all_splits, num_sms));
+    plan.ranges_of_SM = static_cast<int>(quotient_up(plan.n_ranges, num_sms));
+    plan.times = times(all_splits, num_sms);
+    blocks = blocks_.one_split_each ? std::max<int64_t>(blocks, plan.n_ranges) : plan.n_ranges;
+  }
+  const int64_t slots = decode_slots(own, plan, n_tiles(problem));
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
   plan.workspace_bytes = slots * slot_bytes(tiles);
+  const bool combines = slots > 0 && splits > 1 && has_combine_kernel(problem, splits);
+  plan.next_begins_early = begins_early(blocks, combines, num_sms);
   if (slots == 0) return plan;
-  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  if (splits == 1 || !has_combine_kernel(problem, splits)) {
+  if (!combines) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;

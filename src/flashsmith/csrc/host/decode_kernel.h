@@ -14,7 +14,15 @@ struct DecodeBlocks {
   int min_steps;   // min KV steps of a split
   int arrivals;    // counters of a work tile
   bool in_rounds;  // whether equal splits may take several rounds of all SMs
+  // Whether a block takes one equal split, and the GPU then gives its place to the next block; else
+  // resident blocks take one split after the other.
+  bool one_split_each;
+  int time_alone;  // of a block alone on an SM, as SplitTimes have it
 };
+
+// Times in sixteenths: with an SM's share of the memory bandwidth, and with all of it that an SM
+// can have while others are idle.
+constexpr int kWholeTime = 16, kShortestTime = 13;
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
@@ -38,12 +46,24 @@ class DecodeKernel : public Kernel {
   // if splits are long.
   int64_t even_splits(const ForwardProblem &problem, int num_sms) const;
 
+  // Returns the number of splits of a work tile by which all are read soonest, if their blocks run
+  // at the same time.
+  int64_t splits_of_one_round(const ForwardProblem &problem, int num_sms) const;
+
+  // Returns the time in which all SMs read as many equal splits, in sixteenths of a split.
+  int64_t time_of_splits(int64_t all_splits, int num_sms) const;
+
+  // Returns the times by which the kernel chooses between these splits and stream-K.
+  SplitTimes times(int64_t all_splits, int num_sms) const;
+
   // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
-  // Returns the number of blocks that take `all_splits` equal splits, at most `maximum`.
-  int64_t n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits,
-                             int64_t maximum) const;
+  // Returns the number of blocks that run at the same time.
+  int64_t resident_blocks(int num_sms) const { return int64_t{num_sms} * blocks_.blocks_per_SM; }
+
+  // Returns the number of blocks that take `all_splits` equal splits.
+  int64_t n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits, int num_sms) const;
 
   // Returns whether a separate kernel combines the partial results of work tiles, instead of the
   // last split.
@@ -53,10 +73,15 @@ class DecodeKernel : public Kernel {
   void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
                    int64_t splits) const;
 
-  // Returns the number of resident blocks, or fewer if there are fewer KV steps. If an SM has one
-  // split it gets one block: with two blocks on some SMs the other one would be idle.
-  int64_t n_blocks(const ForwardProblem &problem, const DecodeNumbers &own, const DecodePlan &plan,
-                   int num_sms) const;
+  // Returns whether the next launch may begin as soon as all blocks run: its own blocks, which wait
+  // then, would be spread over SMs as unevenly as places are left. Where a combine kernel waits
+  // early, it begins up to 2.5 us late.
+  bool begins_early(int64_t blocks, bool combines, int num_sms) const;
+
+  // Returns the number of work ranges of stream-K: the number of resident blocks, or fewer if there
+  // are fewer KV steps. If an SM has one split it gets one range: with two blocks on some SMs the
+  // other one would be idle.
+  int64_t n_ranges(const ForwardProblem &problem, int64_t all_splits, int num_sms) const;
 
  public:
   // `name`: the main function.

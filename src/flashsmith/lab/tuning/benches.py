@@ -120,13 +120,17 @@ _KEYS_OF_FILLING, _KEYS_OF_MANY = (1024, 4096), (128, 512, 2048)
 
 def shapes_for(workload: DecodeWorkload, num_sms: int) -> tuple[Shape, ...]:
     """Returns the shapes on which a workload is timed; together they stand for all lengths."""
-    filling = tuple(Shape(num_sms // _HEADS_KV, n_keys) for n_keys in _KEYS_OF_FILLING)
+    filling, several = (
+        tuple(Shape(n * num_sms // _HEADS_KV, n_keys) for n_keys in _KEYS_OF_FILLING)
+        for n in (1, 2)
+    )
     many = tuple(Shape(num_sms, n_keys) for n_keys in _KEYS_OF_MANY)
     return {
         WorkTiles.ANY: _ANY_TILES,
         WorkTiles.FEW: _FEW_TILES,
         WorkTiles.SOME: _SOME_TILES,
         WorkTiles.FILLING: filling,
+        WorkTiles.SEVERAL: several,
         WorkTiles.MANY: many,
     }[workload.tiles]
 

@@ -63,11 +63,10 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
 
 // A block of stream-K stores at most two partial results: of a work tile that began before it, and
 // of one that continues behind it.
-int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles,
-                     int64_t blocks) {
-  if (own.splits > 0) return own.splits == 1 ? 0 : n_tiles * own.splits;
-  const bool in_rounds = plan.is_even && plan.even_splits > 1;
-  return std::max(2 * blocks, in_rounds ? n_tiles * plan.even_splits : 0);
+int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles) {
+  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
+  const bool may_change = own.splits == 0 && !plan.is_even;
+  return std::max<int64_t>(splits > 1 ? n_tiles * splits : 0, may_change ? 2 * plan.n_ranges : 0);
 }
 
 int64_t slot_bytes(const TileSizes &tiles) {
@@ -87,13 +86,15 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   args.cache.leftpad = data_of(tensors.cache_leftpad());
   args.cache.n_new = static_cast<int>(own.n_new);
   args.queue = args.tiles = nullptr;  // the workspace is for partial results
-  const int64_t n_tiles = decode_tiles(problem, tiles.B_r), blocks = plan.launches[0].grid.x;
+  const int64_t n_tiles = decode_tiles(problem, tiles.B_r);
   args.split.splits = static_cast<int>(own.splits);
   args.split.even_splits = plan.even_splits;
-  args.split.splits_of_SM = plan.splits_of_SM;
-  args.split.blocks_of_SM = plan.blocks_of_SM;
+  args.split.n_ranges = plan.n_ranges;
+  args.split.ranges_of_SM = plan.ranges_of_SM;
+  args.split.times = plan.times;
   args.split.is_even = plan.is_even;
-  const int64_t rows = decode_slots(own, plan, n_tiles, blocks) * tiles.B_r;
+  args.split.next_begins_early = plan.next_begins_early;
+  const int64_t rows = decode_slots(own, plan, n_tiles) * tiles.B_r;
   if (rows == 0) return args;
   args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
   args.split.partial_stats = args.split.partial_O + rows * tiles.d_head;

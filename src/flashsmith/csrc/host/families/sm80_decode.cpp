@@ -1,5 +1,7 @@
 // Decode of the sm80 family: the arguments and launches of its kernels.
 
+#include <algorithm>
+
 #include "flashsmith/sm80/decode_arguments.cuh"
 #include "host/decode_kernel.h"
 #include "host/family.h"
@@ -9,12 +11,23 @@ namespace {
 
 using Compiled = CompiledKernel<FlashDecodeKernelConfig>;
 
+// Returns the time of a block alone on an SM, in sixteenths of the time with an SM's share of the
+// memory bandwidth. With 16 rows it is bound by its bytes in flight, or by the SM; with more by
+// its instructions. Measured on an H200 (docs/log/decode.md).
+int time_alone(const FlashDecodeKernelConfig &cfg) {
+  constexpr int kBytesOfShare = 80000, kWithManyRows = 15;
+  if (row_warps(cfg) > 1) return kWithManyRows;
+  return std::max(kWholeTime * kBytesOfShare / shared_memory_bytes(cfg), kShortestTime);
+}
+
 DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
   return {.step_keys = cfg.B_c * n_teams(cfg),
           .blocks_per_SM = cfg.blocks_per_SM,
           .min_steps = 2 * row_warps(cfg),
           .arrivals = 1,
-          .in_rounds = false};
+          .in_rounds = false,
+          .one_split_each = true,
+          .time_alone = time_alone(cfg)};
 }
 
 class Sm80Decode final : public DecodeKernel {

@@ -20,7 +20,9 @@ DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
           .blocks_per_SM = 1,
           .min_steps = 1,
           .arrivals = cfg.n_warpgroups,
-          .in_rounds = true};
+          .in_rounds = true,
+          .one_split_each = false,
+          .time_alone = kWholeTime};
 }
 
 class Sm90Decode final : public DecodeKernel {

@@ -32,15 +32,26 @@ struct CacheArgs {
   int n_new;                              // keys that follow those counted in seqused_k
 };
 
+// The time of equal splits, in sixteenths of the time in which an SM reads the longest split with
+// its share of the memory bandwidth. `all`: of all splits, if they are as long as the longest one;
+// `alone`: of a split whose SM has no other; `last`: of what is left when the other SMs are done,
+// if some splits are shorter.
+struct SplitTimes {
+  int all, alone, last;
+};
+
 // The split-KV schedule of a call.
 struct SplitArgs {
   int splits;  // splits of each work tile, whatever the other requests are; 0: the kernel balances
   // The balanced schedule, used if `splits` is 0. `even_splits` is the number of splits of each
-  // work tile that keeps all SMs busy if every request has the max number of rows; `splits_of_SM`
-  // is the max number of these splits on one SM, and `blocks_of_SM` its number of blocks. If
-  // `is_even`, the kernel takes even_splits without reading the lengths.
-  int even_splits, splits_of_SM, blocks_of_SM;
+  // work tile that is best if every request has the max number of rows. `n_ranges` is the number of
+  // work ranges of stream-K, of which an SM has `ranges_of_SM`. If `is_even`, the kernel takes
+  // even_splits without reading the lengths.
+  int even_splits, n_ranges, ranges_of_SM;
+  SplitTimes times;
   bool is_even;
+  // Whether the next launch may begin as soon as all blocks run, or when they have read their keys.
+  bool next_begins_early;
   // The partial results: rows of O in FP32, in slots of B_r * d_head, and kStatsPerRow numbers for
   // each row.
   float *partial_O, *partial_stats;

@@ -84,6 +84,11 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   return before;
 }
 
+// The max and the sum of the costs of a lane's requests, of one work tile each.
+struct WorkTileCosts {
+  int maximum, sum;
+};
+
 // The position of a block in its schedule.
 struct SplitsState {
   int splits;   // of every work tile; 0: stream-K
@@ -99,7 +104,7 @@ class KeySplits {
   static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
   // Costs in KV steps: kFixedCost for every work tile beside its steps, and kRangeCost for a work
   // range, whose ends have to be combined with other blocks' partial results.
-  static constexpr int kFixedCost = 1, kRangeCost = 8;
+  static constexpr int kFixedCost = 1, kRangeCost = Traits::range_cost;
   static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
   // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
   // blocks would share a work tile, because the last of them has to combine their partial results.
@@ -127,17 +132,16 @@ class KeySplits {
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
       : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
 
-  // Reads all lengths, once, and returns whether stream-K is shorter. If so, the equal splits
-  // become void, and the splits of the block's work range follow.
-  FLASHSMITH_DEVICE bool use_stream_k() {
-    if (own_.is_final) [[likely]]
-      return false;
-    own_.is_final = true;
-    int maximum = 0, sum = 0;  // over one work tile of each request
+  // Whether the schedule no longer depends on the lengths.
+  FLASHSMITH_DEVICE bool is_final() const { return own_.is_final; }
+
+  // Reads all lengths, of which this lane gets its share.
+  FLASHSMITH_DEVICE WorkTileCosts costs() const {
+    WorkTileCosts found{};
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
-      maximum = maximum > own ? maximum : own;
-      sum += own;
+      found.maximum = found.maximum > own ? found.maximum : own;
+      found.sum += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
     if (problem_.batch <= kWarpSize) {  // short code is fetched sooner
@@ -148,18 +152,30 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    maximum = ptx::max_of_lanes(maximum) - kFixedCost;
-    const int total = ptx::sum_of_lanes(sum) * tiles_of_request_;
-    const int minimum = min_steps(maximum), share = quotient_up(total, ptx::grid_size_x());
+    return found;
+  }
+
+  // Returns whether stream-K is shorter, once. If so, the equal splits become void, and the splits
+  // of the block's work range follow.
+  FLASHSMITH_DEVICE bool use_stream_k() {
+    if (own_.is_final) [[likely]]
+      return false;
+    return use_stream_k(costs());
+  }
+  // The same, for a schedule that is not final.
+  FLASHSMITH_DEVICE bool use_stream_k(const WorkTileCosts &costs) {
+    own_.is_final = true;
+    const int maximum = ptx::max_of_lanes(costs.maximum) - kFixedCost;
+    const int total = ptx::sum_of_lanes(costs.sum) * tiles_of_request_;
+    const int minimum = min_steps(maximum), share = quotient_up(total, problem_.split.n_ranges);
     own_.range = share > minimum ? share : minimum;
-    // Blocks that share an SM share its memory bandwidth. Where an SM has splits of several work
-    // tiles, short ones run beside long ones, so that at most one long split remains at the end.
-    const int longest = cost(steps_of_split(maximum));
-    const int by_ranges = problem_.split.blocks_of_SM * own_.range, mixed = by_ranges + longest;
-    const int equal = problem_.split.splits_of_SM * longest,
-              by_splits = equal < mixed ? equal : mixed;
-    if (by_splits <= by_ranges + by_ranges / kAbout + kRangeCost) return false;
+    const int by_ranges = problem_.split.ranges_of_SM * own_.range;
+    if (time_of_splits(maximum, by_ranges) <= by_ranges + by_ranges / kAbout + kRangeCost) {
+      return false;
+    }
     own_.splits = 0;
+    own_.at = own_.end = 0;  // blocks beyond the ranges leave
+    if (ptx::block_index_x() >= problem_.split.n_ranges) return true;
     const int begin = ptx::block_index_x() * own_.range, end = begin + own_.range;
     own_.at = begin;
     own_.end = end < total ? end : total;
@@ -201,6 +217,22 @@ class KeySplits {
     if (problem_.split.splits > 0) return each;
     const int minimum = min_steps(steps);
     return each > minimum ? each : minimum;
+  }
+
+  // Returns the time of equal splits, in KV steps of an SM, if the longest work tile has `steps`,
+  // and all have `fair` steps for each SM. Short splits run beside long ones, and leave them their
+  // share of the memory bandwidth.
+  FLASHSMITH_DEVICE int time_of_splits(int steps, int fair) const {
+    const SplitTimes &times = problem_.split.times;
+    const int longest = cost(steps_of_split(steps));
+    const int equal = of_sixteenths(longest, times.all),
+              mixed = fair + of_sixteenths(longest, times.last),
+              alone = of_sixteenths(longest, times.alone);
+    const int time = equal < mixed ? equal : mixed;
+    return time > alone ? time : alone;
+  }
+  static FLASHSMITH_DEVICE int of_sixteenths(int value, int sixteenths) {
+    return (value * sixteenths + 15) / 16;
   }
 
   // Finds the request that `at` lies in.

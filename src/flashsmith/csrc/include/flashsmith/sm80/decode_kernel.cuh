@@ -20,7 +20,7 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
     flash_decode_kernel(const __grid_constant__ DecodeKernelArgs args) {
   ptx::wait_for_launch_before();
-  ptx::let_next_launch_begin();
+  if (args.problem.split.next_begins_early) ptx::let_next_launch_begin();
   KeySplits<Traits> splits(args.problem);
   if constexpr (!Traits::asks_on_the_way) splits.use_stream_k();
   if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();

@@ -56,12 +56,17 @@ struct StaticDecodeKernelConfig {
   // Whether blocks read all lengths while their first keys are in flight, if there are registers
   // for it.
   static constexpr bool asks_on_the_way = !(fp8_cache && d_head > 128);
+  // Whether the loads of lengths are in flight together with those of Q.
+  static constexpr bool asks_beside_Q = asks_on_the_way && B_c * d_head < 4096;
 
   // The granularity of the split-KV schedule (attention/key_splits.cuh): the last block of a work
   // tile combines all partial results, more slowly the longer rows are.
   static constexpr int min_steps = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;
   static constexpr int min_steps_of_many = (d_head > 128 ? 32 : 16) * row_warps;
   static constexpr int splits_at_once = flashsmith::splits_at_once(CFG);
+  static constexpr int range_bytes = 256 << 10;  // read in the time that a work range costs
+  static constexpr int range_cost =
+      range_bytes / (2 * B_c * n_teams * d_head * cache_element_bytes(CFG));
 
   // The layout of tiles in shared memory.
   static constexpr struct {

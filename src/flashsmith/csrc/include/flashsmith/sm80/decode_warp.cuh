@@ -4,6 +4,7 @@
 
 #include "flashsmith/attention/decode_rows.cuh"
 #include "flashsmith/ptx/barrier.cuh"
+#include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/sm80/decode_e4m3.cuh"
 #include "flashsmith/sm80/decode_ring.cuh"
 #include "flashsmith/sm80/gemm.cuh"
@@ -50,6 +51,9 @@ class DecodeWarp {
     KVRing<Traits> ring(args_, sequence_, split_, keys.end, key);
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kTeams * B_c, end);
+    WorkTileCosts costs{};
+    const bool asks = Traits::asks_beside_Q && !splits.is_final();
+    if (asks) costs = splits.costs();
     if constexpr (Traits::Q_in_registers) {
       load_Q();
     } else {
@@ -57,7 +61,9 @@ class DecodeWarp {
       ptx::barrier_sync();
     }
     if constexpr (Traits::asks_on_the_way) {
-      if (splits.use_stream_k()) {
+      const bool changes =
+          Traits::asks_beside_Q ? asks && splits.use_stream_k(costs) : splits.use_stream_k();
+      if (changes) {
         ptx::cp_async_wait_group<0>();  // lanes may then overwrite their own copies
         return false;
       }
@@ -69,6 +75,7 @@ class DecodeWarp {
       if (has_rows()) visit(ring_ + stage * Traits::stage_bytes, key);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
+    ptx::let_next_launch_begin();
     meet();
     put_sums();
     return true;

@@ -23,7 +23,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   // The granularity of the split-KV schedule (attention/key_splits.cuh): all warpgroups of a block
   // visit the same keys, and many blocks combine the partial results of a work tile.
   static constexpr int n_teams = 1, min_steps = 1;
-  static constexpr int many_splits = 128, min_steps_of_many = 2;
+  static constexpr int many_splits = 128, min_steps_of_many = 2, range_cost = 8;
 
   // The producer computes the schedule, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
