@@ -240,7 +240,7 @@ def test_a_knob_is_four_files(copy: Path) -> None:
 # Other places must know these knobs, since the elements of a call's tensors depend on them.
 KINDS_OF_TENSORS = {"fp8_cache", "per_token_scale", "fp8_values", "fp8_scores"}
 # The feature stands in short forms that name no family, and in sm90's marker.
-ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward.py"}}
+ALSO_NAMED = {"swizzled": {"configs/names.py", "configs/sm90/forward_legality.py"}}
 KNOBS = {
     (kind, field.name)
     for kind in CONFIG_CLASSES

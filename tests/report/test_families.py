@@ -17,7 +17,7 @@ from flashsmith.configs import (
     get_sm90_autotuning_kernel_configs,
 )
 from flashsmith.configs.descriptions import how_it_works
-from flashsmith.configs.sm90.forward import TO_TRANSPOSE
+from flashsmith.configs.sm90.forward_legality import TO_TRANSPOSE
 from flashsmith.configs.sm90.hardware import register_split
 from flashsmith.gpus import REGISTERS_PER_SM
 from flashsmith.lab.report import Report

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from flashsmith.configs.base import DecodeKernelConfig
 from flashsmith.configs.features import Feature, flag, number
-from flashsmith.configs.sm90.forward import MAX_LAZY_LOG2, WGMMA, Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward import WGMMA, Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward_legality import MAX_LAZY_LOG2
 from flashsmith.configs.variant import PAGE_ROWS, Variant
 from flashsmith.dtype import DType
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
-from flashsmith.configs.sm90.forward import MAX_STAGES
+from flashsmith.configs.sm90.forward_legality import MAX_STAGES
 from flashsmith.configs.sm90.hardware import WGMMA_M
 from flashsmith.configs.workload import DecodeWorkload, WorkTiles
 from flashsmith.gpus import GpuArchitecture

@@ -16,7 +16,8 @@ from flashsmith.configs.sm90 import (
 from flashsmith.configs.sm90.backward import SUPPORTED_D_HEADS as BACKWARD_D_HEADS
 from flashsmith.configs.sm90.backward import Sm90BackwardKernelConfig
 from flashsmith.configs.sm90.decode import Sm90DecodeKernelConfig
-from flashsmith.configs.sm90.forward import SUPPORTED_D_HEADS, Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward_legality import SUPPORTED_D_HEADS
 from flashsmith.configs.sm90.split_backward import Sm90SplitBackwardKernelConfig
 from flashsmith.configs.sm90.tile_schedule import (
     packed_if_it_pays,

@@ -1,34 +1,33 @@
-"""Forward kernels of the sm90 family: their configuration, and which can be built. Each rule of
-legality has a twin in the C++ templates: a static_assert with a message."""
+"""The configuration of the sm90 family's forward kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flashsmith.configs.base import ForwardKernelConfig
 from flashsmith.configs.features import Feature, flag, formerly, number
 from flashsmith.configs.legality import another_gpu, too_little_shared_memory
+from flashsmith.configs.sm90.forward_legality import (
+    OTHER_REGISTERS,
+    TO_TRANSPOSE,
+    max_lead_log2,
+    register_problems,
+    schedule_problems,
+    softmax_problems,
+    tile_problems,
+)
 from flashsmith.configs.sm90.fp8 import fp8_problems
 from flashsmith.configs.sm90.hardware import (
     COMPUTE_CAPABILITY,
-    CONSUMER_REGISTERS,
-    MAX_WGMMA_N,
-    TILE_ALIGNMENT_BYTES,
     WGMMA_K_BYTES,
     WGMMA_M,
     register_split,
 )
 from flashsmith.configs.variant import Variant
-from flashsmith.configs.workload import D_HEADS, AnyWorkload, Workload
+from flashsmith.configs.workload import AnyWorkload, Workload
 from flashsmith.dtype import ELEMENT_BYTES, DType
-from flashsmith.gpus import (
-    REGISTERS_PER_SM,
-    WARPGROUP_SIZE,
-    GpuArchitecture,
-    get_gpu_architecture,
-)
+from flashsmith.gpus import REGISTERS_PER_SM, WARPGROUP_SIZE, get_gpu_architecture
 from flashsmith.problem import Problem
 
 WGMMA = "wgmma"  # the feature of every short form of this family, and of no other
@@ -38,13 +37,7 @@ _END_BYTES = 32  # shared memory: whether V ends, for each buffer of arriving V
 _BARRIER_BYTES = 8
 CHUNK_BYTES = 16
 FP8_BYTES = 1
-MAX_STAGES = 8
-MAX_CLUSTER = 2
-MAX_LAZY_LOG2 = 8  # FP16 represents up to 2^16
-MAX_FP16_LEAD_LOG2 = 4  # and down to 2^-14 without loss
 
-SUPPORTED_D_HEADS = D_HEADS
-TO_TRANSPOSE = 8  # registers that a consumer's thread gives up if the producer transposes V
 # Registers of a consumer's thread for O, S and P if work depends on a score's position, by the
 # number of consumer warpgroups; a bias leaves fewer.
 _ROOM_BESIDE_PLACES = {1: 176, 2: 160, 3: 120, 4: 80}
@@ -53,14 +46,6 @@ _ROOM_BESIDE_BIAS = {1: 152, 2: 152, 3: 108}
 _FP8_SCORES_TAKE, _FP8_VALUES_TAKE = 8, 16
 MAX_PACKED_HEADS = WGMMA_M  # a warpgroup has at least one query of all heads
 _MIN_KEYS = 64  # min B_c for which a third or a fourth warpgroup is worth its registers
-OTHER_REGISTERS = 24  # min registers for addresses, statistics and temporaries
-
-
-def max_lead_log2(dtype: DType, *, stale_maximum: bool) -> int:
-    """Returns the largest lazy_rescale_log2 at which an element type loses no precision."""
-    if stale_maximum and dtype == DType.FP16:
-        return MAX_FP16_LEAD_LOG2
-    return MAX_LAZY_LOG2
 
 
 @formerly(long_turns="ping_pong_until_exp")
@@ -185,13 +170,15 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     )
 
     def problems(self, gpu: str = "sm_90a") -> list[str]:
+        architecture = get_gpu_architecture(gpu)
         return [
-            *_tile_problems(self),
-            *_schedule_problems(self),
-            *_softmax_problems(self),
+            *tile_problems(self),
+            *schedule_problems(self),
+            *softmax_problems(self),
             *fp8_problems(self),
-            *_register_problems(self),
-            *_gpu_problems(self, get_gpu_architecture(gpu)),
+            *register_problems(self),
+            *another_gpu(architecture, COMPUTE_CAPABILITY, self.family),
+            *too_little_shared_memory(architecture, self.shared_memory_bytes),
         ]
 
     def for_dtype(self, dtype: DType) -> Sm90ForwardKernelConfig:
@@ -389,97 +376,3 @@ class Sm90ForwardKernelConfig(ForwardKernelConfig):
     @property
     def has_polynomials(self) -> bool:
         return self.fma_exponentials > 0
-
-
-def _tile_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.d_head not in SUPPORTED_D_HEADS:
-        yield f"d_head is {config.d_head}; supported are {', '.join(map(str, SUPPORTED_D_HEADS))}."
-    if config.n_warpgroups not in CONSUMER_REGISTERS:
-        maximum = max(CONSUMER_REGISTERS)
-        yield f"n_warpgroups is {config.n_warpgroups}; supported are 1 to {maximum}."
-    if config.B_r != WGMMA_M * config.n_warpgroups:
-        yield (
-            f"B_r is {config.B_r}; each of the {config.n_warpgroups} warpgroups works on the "
-            f"{WGMMA_M} rows of a wgmma, so it must be {WGMMA_M * config.n_warpgroups}."
-        )
-    if config.Q_steps_in_registers > config.QK_steps:
-        yield (
-            f"Q_steps_in_registers is {config.Q_steps_in_registers}; with d_head {config.d_head} "
-            f"Q K^T has {config.QK_steps}."
-        )
-    multiple = config.key_multiple
-    if config.B_c % multiple != 0 or config.B_c > MAX_WGMMA_N:
-        yield f"B_c is {config.B_c}; it must be a multiple of {multiple} up to {MAX_WGMMA_N}."
-    elif config.B_c * config.d_head * config.score_bytes % TILE_ALIGNMENT_BYTES != 0:
-        n_bytes = config.B_c * config.d_head * config.score_bytes
-        yield (
-            f"{config.B_c} rows of K take {n_bytes} bytes; swizzled tiles are multiples of "
-            f"{TILE_ALIGNMENT_BYTES}."
-        )
-
-
-def _schedule_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.n_stages > MAX_STAGES:
-        yield f"n_stages is {config.n_stages}; at most {MAX_STAGES} are supported."
-    if config.overlap_softmax and config.n_stages < 2:
-        yield "overlap_softmax needs the next block's K beside this one's V, that is 2 stages."
-    if config.ping_pong and config.n_warpgroups < 2:
-        yield "ping_pong needs warpgroups that take turns, but n_warpgroups is 1."
-    if config.skip_unseen and not config.overlap_softmax:
-        yield "skip_unseen needs overlap_softmax, whose step has a copy for half of P."
-    if config.skip_unseen and config.B_c <= config.key_multiple:
-        yield f"skip_unseen needs B_c of two steps of P V at least; {config.B_c} is one."
-    if config.packed_heads and config.fp8_scores:
-        yield "packed_heads needs 16-bit tensors, but fp8_scores is on."
-    if config.dynamic_queue and not config.persistent:
-        yield "dynamic_queue needs persistent blocks, which alone ask for further tiles."
-    if config.overlap_tiles and not (config.persistent and config.overlap_softmax):
-        yield "overlap_tiles needs persistent blocks and overlap_softmax."
-    if config.cluster_size > MAX_CLUSTER:
-        yield f"cluster_size is {config.cluster_size}; supported are 1 to {MAX_CLUSTER}."
-    if config.cluster_size > 1 and config.dynamic_queue:
-        yield "dynamic_queue hands out tiles one by one; the blocks of a cluster need neighbours."
-
-
-def _softmax_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.lazy_rescale_log2 > MAX_LAZY_LOG2:
-        yield (
-            f"lazy_rescale_log2 is {config.lazy_rescale_log2}; at most {MAX_LAZY_LOG2} keeps P far "
-            "from overflow in FP16."
-        )
-    if config.stale_maximum and config.lazy_rescale_log2 == 0:
-        yield "stale_maximum needs room for growth, but lazy_rescale_log2 is 0."
-    lead = max_lead_log2(config.dtype, stale_maximum=config.stale_maximum)
-    if lead < config.lazy_rescale_log2 <= MAX_LAZY_LOG2:
-        yield (
-            f"lazy_rescale_log2 is {config.lazy_rescale_log2}; with stale_maximum P is smaller by "
-            f"2^that, and FP16 loses small weights beyond {lead}."
-        )
-    if config.stale_maximum and config.fma_exponentials > 0:
-        yield (
-            f"fma_exponentials is {config.fma_exponentials}; with stale_maximum there are no "
-            "registers for polynomials (ptxas would serialise wgmma, C7511)."
-        )
-    if config.fma_exponentials > 16:
-        yield f"fma_exponentials is {config.fma_exponentials} of 16; at most all of them can be."
-
-
-def _register_problems(config: Sm90ForwardKernelConfig) -> Iterator[str]:
-    if config.n_warpgroups not in CONSUMER_REGISTERS:
-        return
-    registers = config.held_registers | {"other": OTHER_REGISTERS}
-    needed = sum(registers.values())
-    available = CONSUMER_REGISTERS[config.n_warpgroups]
-    if config.fp8_values and config.n_warpgroups > 1:
-        available -= TO_TRANSPOSE
-    if needed > available:
-        listed = " + ".join(f"{n} ({what})" for what, n in registers.items() if n)
-        yield (
-            f"A consumer's thread needs {needed} registers, {listed}; with {config.n_warpgroups} "
-            f"consumer warpgroups it has {available}."
-        )
-
-
-def _gpu_problems(config: Sm90ForwardKernelConfig, gpu: GpuArchitecture) -> Iterator[str]:
-    yield from another_gpu(gpu, COMPUTE_CAPABILITY, config.family)
-    yield from too_little_shared_memory(gpu, config.shared_memory_bytes)

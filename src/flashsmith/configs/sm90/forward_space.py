@@ -9,11 +9,8 @@ from typing import NamedTuple, cast
 
 from flashsmith.configs.legality import tiles_of
 from flashsmith.configs.names import parse_kernel_name_into_config
-from flashsmith.configs.sm90.forward import (
-    SUPPORTED_D_HEADS,
-    Sm90ForwardKernelConfig,
-    max_lead_log2,
-)
+from flashsmith.configs.sm90.forward import Sm90ForwardKernelConfig
+from flashsmith.configs.sm90.forward_legality import SUPPORTED_D_HEADS, max_lead_log2
 from flashsmith.configs.sm90.hardware import WGMMA_M
 from flashsmith.dtype import DType
 from flashsmith.gpus import get_gpu_architecture
