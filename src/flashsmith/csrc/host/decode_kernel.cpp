@@ -7,7 +7,8 @@
 namespace flashsmith {
 namespace {
 
-// Work tiles are few if there are fewer than this for so many SMs: several SMs then share each.
+// Work tiles are few if there are fewer than this for so many SMs: several SMs then share each. The
+// heuristic takes other kernels from there on, too (configs/decode.py).
 constexpr int kFew = 3, kSMsOfFew = 10;
 
 }  // namespace
