@@ -42,7 +42,7 @@ from flashsmith.ops.spec import (
     tensors_of,
     with_tensors,
 )
-from flashsmith.problem import Problem, size_class
+from flashsmith.problem import size_class
 from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.selection.choose import choose_for
@@ -260,10 +260,11 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
         return 0.0
     heads, d_head = q.shape[-2:]
     heads_kv, d_v = v.shape[-2:]
-    batch, n_q, n_k, unlike = _lengths(q, v, spec)
+    batch, n_q, n_k = spec.sizes(q, v)
     key = (
         id(how.config), how.deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head,
-        d_v, size_class(batch), size_class(n_q), size_class(n_k), unlike,
+        d_v, size_class(batch), size_class(n_q), size_class(n_k),
+        _are_unlike(q, v, spec),
     )  # fmt: skip
     choice = _choices.get(key) or _choose(key, how, tensors, spec)
     try:
@@ -282,20 +283,16 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
     return 0.0
 
 
-def _lengths(q: torch.Tensor, v: torch.Tensor, spec: ResolvedSpec) -> tuple[int, int, int, bool]:
-    """Returns the number of sequences, the max queries and keys of one, and whether the sequences
-    have unlike lengths, as far as the host knows."""
-    if spec.lengths is None:
-        return v.shape[0], q.shape[-3], v.shape[-3], False
-    batch, n_q, n_k = spec.lengths
+def _are_unlike(q: torch.Tensor, v: torch.Tensor, spec: ResolvedSpec) -> bool:
+    """Returns whether sequences have unlike lengths, as far as the host knows."""
+    batch, n_q, n_k = spec.sizes(q, v)
     extras = spec.extras
-    unlike = (
+    return (
         extras.seqused_q is not None
         or extras.seqused_k is not None
         or (extras.cu_seqlens_q is not None and q.shape[0] < _ALIKE * batch * n_q)
         or (extras.cu_seqlens_k is not None and v.shape[0] < _ALIKE * batch * n_k)
     )
-    return batch, n_q, n_k, unlike
 
 
 def _call(
@@ -346,9 +343,8 @@ def _checked_config(
     lse = tensors.lse if spec.extras.cu_seqlens_q is None else tensors.lse[None]
     variant, config, reason = spec.extras.variant, how.config, None
     if config is None:
-        batch, n_q, n_k, unlike = _lengths(tensors.q, tensors.v, spec)
-        q_shape, k_shape = (torch.Size((batch, n, *t.shape[2:])) for n, t in ((n_q, q), (n_k, k)))
-        problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, v.shape[-1])
+        problem = spec.problem(dtype_of(q.dtype, q.device), q, k, v.shape[-1])
+        unlike = _are_unlike(tensors.q, tensors.v, spec)
         workload = BackwardWorkload(problem, variant, how.deterministic, unlike).representative
         chosen = choose_for(BACKWARD, workload, *gpu_of(q.device))
         config, reason = chosen.config, chosen.reason

@@ -34,7 +34,7 @@ from flashsmith.ops.layout import takes
 from flashsmith.ops.no_keys import attend_no_keys
 from flashsmith.ops.results import new_lse, new_o
 from flashsmith.ops.spec import AttentionSpec, ResolvedSpec, resolve
-from flashsmith.problem import Problem, size_class
+from flashsmith.problem import size_class
 from flashsmith.runtime import Kernel, find_kernel
 from flashsmith.runtime.launch_cache import launch_cache
 from flashsmith.runtime.plan import Plan
@@ -187,10 +187,9 @@ def _key(config: AttentionKernelConfig | None, tensors: _Tensors, spec: Resolved
     """Returns the key of a call's choice: the configuration (by its id), what is computed, dtype
     and device, sizes of heads and rows, and the size classes of batch and lengths."""
     q, _, v, o = tensors.batched(spec)
-    batch, n_q, heads, d_head = q.shape
-    _, n_k, heads_kv, d_v = v.shape
-    if spec.lengths is not None:
-        batch, n_q, n_k = spec.lengths
+    heads, d_head = q.shape[-2:]
+    heads_kv, d_v = v.shape[-2:]
+    batch, n_q, n_k = spec.sizes(q, v)
     key = (
         id(config), spec.key, q.dtype, q.device, heads, heads_kv, d_head, d_v,
         size_class(batch), size_class(n_q), size_class(n_k),
@@ -364,13 +363,7 @@ def _variant(chosen: AttentionKernelConfig, spec: ResolvedSpec) -> Variant:
 
 def _workload(q: torch.Tensor, k: torch.Tensor, d_v: int, spec: ResolvedSpec) -> Workload:
     """Returns the workload for which a configuration is selected."""
-    q_shape, k_shape = q.shape, k.shape
-    if spec.lengths is not None:
-        batch, n_q, n_k = spec.lengths
-        q_shape = torch.Size((batch, n_q, *q.shape[2:]))
-        k_shape = torch.Size((batch, n_k, *k.shape[2:]))
-    problem = Problem.of_shapes(dtype_of(q.dtype, q.device), q_shape, k_shape, d_v)
-    return Workload(problem, spec.variant)
+    return Workload(spec.problem(dtype_of(q.dtype, q.device), q, k, d_v), spec.variant)
 
 
 # A call costs microseconds; finding a kernel again would cost tens of them.

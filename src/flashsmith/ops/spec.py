@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import Variant
+from flashsmith.dtype import DType
 from flashsmith.ops.checks import LARGEST, SMALLEST, check_flags
 from flashsmith.ops.functions import FUNCTIONS, traced_functions
 from flashsmith.ops.gate import CAPTURED, refuse_unknown
@@ -20,6 +21,7 @@ from flashsmith.ops.lengths import (
     check_lengths,
     check_longest,
 )
+from flashsmith.problem import Problem
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 
@@ -215,6 +217,20 @@ class ResolvedSpec(NamedTuple):
         """The variant that computes it, for rows that are not padded."""
         variant = self.extras.variant
         return variant if self.block_table is None else replace(variant, paged=True)
+
+    def sizes(self, q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int]:
+        """Returns the number of sequences, and the max queries and keys of one; k may be v."""
+        return self.lengths or (q.shape[0], q.shape[-3], k.shape[-3])
+
+    def problem(self, dtype: DType, q: torch.Tensor, k: torch.Tensor, d_v: int) -> Problem:
+        """Returns the problem of sequences that are all as long as the longest one; q and k have
+        four dimensions."""
+        q_shape, k_shape = q.shape, k.shape
+        if self.lengths is not None:
+            batch, n_q, n_k = self.lengths
+            q_shape = torch.Size((batch, n_q, *q.shape[2:]))
+            k_shape = torch.Size((batch, n_k, *k.shape[2:]))
+        return Problem.of_shapes(dtype, q_shape, k_shape, d_v)
 
 
 _RESOLVED_FULL, _RESOLVED_CAUSAL = (

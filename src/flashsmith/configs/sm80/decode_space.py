@@ -78,7 +78,6 @@ _HEURISTIC_FOR_SCALES = _HEURISTIC_FOR_FP8[16] | {
 # for a GPU's shared memory. Measured on an H200 (docs/log/decode.md).
 _SOME, _FILLING = WorkTiles.SOME, WorkTiles.FILLING
 _SEVERAL, _MANY = WorkTiles.SEVERAL, WorkTiles.MANY
-_SMALLEST = DecodeTiles(16, 2, n_stages=3, blocks_per_SM=4)  # at d_head 128
 _HEURISTIC_BY_TILES = {
     16: {
         64: {
@@ -106,7 +105,7 @@ _HEURISTIC_BY_TILES = {
         },
     },
 }
-_HEURISTIC_FOR_MANY_FP8_TILES = {128: _of_fp8(_SMALLEST)}
+_HEURISTIC_FOR_MANY_FP8_TILES = {128: DecodeTiles(32, 2, n_stages=3, blocks_per_SM=4)}
 
 
 def heuristic(workload: DecodeWorkload) -> FlashDecodeKernelConfig:

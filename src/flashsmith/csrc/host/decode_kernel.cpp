@@ -143,7 +143,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
   plan.workspace_bytes = slots * slot_bytes(tiles);
-  const bool combines = slots > 0 && splits > 1 && has_combine_kernel(problem, splits);
+  const bool combines = splits > 1 && has_combine_kernel(problem, splits);
   plan.next_begins_early = begins_early(blocks, combines, num_sms);
   if (slots == 0) return plan;
   if (!combines) {

@@ -109,8 +109,8 @@ def time_back_to_back(
     At its power limit a GPU does not hold one clock. An H200 swings between 1.2 and 1.65 GHz with
     a period of 0.8 s, so that one kernel takes 25% longer in one moment than in the next. A time is
     therefore the mean over one period or more: 100 ms, always as long after the begin, catch the
-    same phase each time. After a rest the same GPU runs at full clocks for a
-    second, so the first candidate has an extra turn that does not count, and no rest follows.
+    same phase each time. After a rest the same GPU runs at full clocks for a second, so the first
+    candidate has an extra turn that does not count, and no rest follows.
 
     Args:
         milliseconds: The time for which the GPU works on each candidate while it is timed.
