@@ -21,8 +21,8 @@ from support.decoding import PLAIN, VARIED, assert_right, requests
         [*([1] * 31), 200, 1, 200],  # more requests than lanes
         [64 * i for i in range(1, 9)],
         [1] * 40,
-        [*([3] * 15), 2000],  # more work tiles than resident blocks, and one long request
-        [*([70] * 12), 2000, 70],
+        [*([3] * 15), 6000],  # more work tiles than resident blocks, and stream-K
+        [*([70] * 12), 6000, 70],
     ],
     ids=lambda lengths: f"{len(lengths)} requests, {sum(lengths)} keys",
 )
