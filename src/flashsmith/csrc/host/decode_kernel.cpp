@@ -86,11 +86,12 @@ int64_t DecodeKernel::time_of_splits(int64_t all_splits, int num_sms) const {
   return std::max(time, quotient_up(kWholeTime * all_splits, num_sms));
 }
 
-SplitTimes DecodeKernel::times(int64_t all_splits, int num_sms) const {
+SplitTimes DecodeKernel::times(int64_t all_splits, int64_t ranges, int num_sms) const {
   constexpr int kLastOfMany = 4;
   return {.all = static_cast<int>(time_of_splits(all_splits, num_sms)),
           .alone = blocks_.time_alone,
-          .last = blocks_.one_split_each ? kLastOfMany : kWholeTime};
+          .last = blocks_.one_split_each ? kLastOfMany : kWholeTime,
+          .ranges = static_cast<int>(time_of_splits(ranges, num_sms))};
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
@@ -127,24 +128,24 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   if (problem.is_empty()) return {};
   DecodePlan plan;
   const bool in_rounds = takes_rounds(problem, equal_lengths);
-  plan.even_splits = static_cast<int>(in_rounds ? splits_in_rounds(problem, num_sms)
+  plan.splits = static_cast<int>(own.splits > 0 ? own.splits
+                                 : in_rounds    ? splits_in_rounds(problem, num_sms)
                                                 : even_splits(problem, num_sms));
-  plan.is_even = in_rounds || is_even(problem, plan.even_splits);
-  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  const int64_t all_splits = n_tiles(problem) * splits;
+  plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits);
+  const int64_t all_splits = n_tiles(problem) * plan.splits;
+  const bool combines = plan.splits > 1 && has_combine_kernel(problem, plan.splits);
   int64_t blocks = n_blocks_of_splits(problem, all_splits, num_sms);
-  if (own.splits == 0 && !plan.is_even) {
+  plan.next_begins_early = begins_early(blocks, combines, num_sms);
+  if (!plan.is_even) {
     plan.n_ranges = static_cast<int>(n_ranges(problem, all_splits, num_sms));
-    plan.ranges_of_SM = static_cast<int>(quotient_up(plan.n_ranges, num_sms));
-    plan.times = times(all_splits, num_sms);
+    plan.times = times(all_splits, plan.n_ranges, num_sms);
+    plan.next_begins_early_behind_ranges = begins_early(plan.n_ranges, combines, num_sms);
     blocks = blocks_.one_split_each ? std::max<int64_t>(blocks, plan.n_ranges) : plan.n_ranges;
   }
-  const int64_t slots = decode_slots(own, plan, n_tiles(problem));
+  const int64_t slots = decode_slots(plan, n_tiles(problem));
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
   plan.workspace_bytes = slots * slot_bytes(tiles);
-  const bool combines = splits > 1 && has_combine_kernel(problem, splits);
-  plan.next_begins_early = begins_early(blocks, combines, num_sms);
   if (slots == 0) return plan;
   if (!combines) {
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
@@ -152,7 +153,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
     return plan;
   }
   // SplitTiles has as many places.
-  add_combine(plan, problem, own.splits > 0 || plan.is_even ? n_tiles(problem) : blocks, splits);
+  add_combine(plan, problem, plan.is_even ? n_tiles(problem) : blocks);
   return plan;
 }
 
@@ -160,10 +161,10 @@ int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
   return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kPartialChunk;
 }
 
-void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                               int64_t splits) const {
+void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem,
+                               int64_t places) const {
   constexpr int64_t kSplitsOfThread = 8, kMaxGroups = kCombineThreads / kWarpSize;
-  const auto sharing = static_cast<uint64_t>(quotient_up(splits, kSplitsOfThread));
+  const auto sharing = static_cast<uint64_t>(quotient_up(plan.splits, kSplitsOfThread));
   plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMaxGroups));
   const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));

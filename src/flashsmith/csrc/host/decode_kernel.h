@@ -20,9 +20,9 @@ struct DecodeBlocks {
   int time_alone;  // of a block alone on an SM, as SplitTimes have it
 };
 
-// Times in sixteenths: with an SM's share of the memory bandwidth, and with all of it that an SM
-// can have while others are idle.
-constexpr int kWholeTime = 16, kShortestTime = 13;
+// The time of a split on an SM that has all the memory bandwidth it can have while others are idle,
+// as SplitTimes have it.
+constexpr int kShortestTime = 13;
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
@@ -50,11 +50,12 @@ class DecodeKernel : public Kernel {
   // at the same time.
   int64_t splits_of_one_round(const ForwardProblem &problem, int num_sms) const;
 
-  // Returns the time in which all SMs read as many equal splits, in sixteenths of a split.
+  // Returns the time in which all SMs read as many equal splits, or work ranges, in sixteenths of
+  // one.
   int64_t time_of_splits(int64_t all_splits, int num_sms) const;
 
   // Returns the times by which the kernel chooses between these splits and stream-K.
-  SplitTimes times(int64_t all_splits, int num_sms) const;
+  SplitTimes times(int64_t all_splits, int64_t ranges, int num_sms) const;
 
   // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
@@ -70,8 +71,7 @@ class DecodeKernel : public Kernel {
   virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
   // Adds the launch and the memory of that kernel to a plan.
-  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places,
-                   int64_t splits) const;
+  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places) const;
 
   // Returns whether the next launch may begin as soon as all blocks run: its own blocks, which wait
   // then, would be spread over SMs as unevenly as places are left. Where a combine kernel waits

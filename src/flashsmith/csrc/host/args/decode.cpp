@@ -14,10 +14,12 @@ const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
 }
 
-// Returns the exponent of a power of two; -1 for another number.
-int exponent_of_two(int64_t value) {
-  const auto bits = static_cast<uint64_t>(value);
-  return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
+// `value` is positive, or no thread divides by it.
+Divisor divisor(int64_t value) {
+  const uint64_t positive = std::max<int64_t>(value, 1);
+  const int shift = std::bit_width(positive - 1);
+  const uint64_t multiplier = ((uint64_t{1} << (31 + shift)) + positive - 1) / positive;
+  return {static_cast<int>(value), static_cast<uint32_t>(multiplier), shift};
 }
 
 }  // namespace
@@ -32,8 +34,7 @@ CacheArgs cache_args(const TensorView &k, const TensorView *table, const TensorV
           .batch_idx = data_of(batch_idx),
           .leftpad = nullptr,
           .n_entries = static_cast<int>(k.size(kBatch)),
-          .rows_per_entry = static_cast<int>(k.size(kSequence)),
-          .page_shift = exponent_of_two(k.size(kSequence)),
+          .rows_per_entry = divisor(k.size(kSequence)),
           .rows = static_cast<int>(cache_rows(k, table)),
           .n_new = 0};
 }
@@ -63,10 +64,9 @@ int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
 
 // A block of stream-K stores at most two partial results: of a work tile that began before it, and
 // of one that continues behind it.
-int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles) {
-  const int64_t splits = own.splits > 0 ? own.splits : plan.even_splits;
-  const bool may_change = own.splits == 0 && !plan.is_even;
-  return std::max<int64_t>(splits > 1 ? n_tiles * splits : 0, may_change ? 2 * plan.n_ranges : 0);
+int64_t decode_slots(const DecodePlan &plan, int64_t n_tiles) {
+  return std::max<int64_t>(plan.splits > 1 ? n_tiles * plan.splits : 0,
+                           plan.is_even ? 0 : 2 * plan.n_ranges);
 }
 
 int64_t slot_bytes(const TileSizes &tiles) {
@@ -77,24 +77,26 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
                              const ForwardProblem &problem, const Numbers &numbers,
                              const DecodeNumbers &own, const DecodePlan &plan,
                              const TileSizes &tiles) {
+  const int64_t n_tiles = decode_tiles(problem, tiles.B_r);
   DecodeProblem args{
       problem_args(variant, tensors.forward(), problem, numbers),
       cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
       {},
-      problem.n_heads / problem.n_heads_kv,
-      static_cast<int>(quotient_up(rows_of_head(problem), tiles.B_r))};
+      divisor(problem.n_heads / problem.n_heads_kv),
+      divisor(quotient_up(rows_of_head(problem), tiles.B_r)),
+      divisor(n_tiles / std::max(problem.batch, 1)),
+      divisor(n_tiles)};
   args.cache.leftpad = data_of(tensors.cache_leftpad());
   args.cache.n_new = static_cast<int>(own.n_new);
   args.queue = args.tiles = nullptr;  // the workspace is for partial results
-  const int64_t n_tiles = decode_tiles(problem, tiles.B_r);
-  args.split.splits = static_cast<int>(own.splits);
-  args.split.even_splits = plan.even_splits;
-  args.split.n_ranges = plan.n_ranges;
-  args.split.ranges_of_SM = plan.ranges_of_SM;
+  args.split.is_fixed = own.splits > 0;
+  args.split.splits = divisor(plan.splits);
+  args.split.n_ranges = divisor(plan.n_ranges);
   args.split.times = plan.times;
   args.split.is_even = plan.is_even;
   args.split.next_begins_early = plan.next_begins_early;
-  const int64_t rows = decode_slots(own, plan, n_tiles) * tiles.B_r;
+  args.split.next_begins_early_behind_ranges = plan.next_begins_early_behind_ranges;
+  const int64_t rows = decode_slots(plan, n_tiles) * tiles.B_r;
   if (rows == 0) return args;
   args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
   args.split.partial_stats = args.split.partial_O + rows * tiles.d_head;

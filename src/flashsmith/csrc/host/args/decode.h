@@ -109,9 +109,9 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // A plan with the schedule of SplitArgs.
 struct DecodePlan : Plan {
-  int even_splits = 1, n_ranges = 1, ranges_of_SM = 1, combine_groups = 1;
+  int splits = 1, n_ranges = 1, combine_groups = 1;
   SplitTimes times{};
-  bool is_even = false, next_begins_early = true;
+  bool is_even = false, next_begins_early = true, next_begins_early_behind_ranges = true;
 };
 
 // Returns the sizes of a call; seq_len_k is the max number of rows of a request.
@@ -145,7 +145,7 @@ constexpr int kTokenScaleRank = 3;
 RowScales row_scale_args(const tvm::ffi::TensorView *scale);
 
 // The following functions return the number of slots for partial results, and the bytes of a slot.
-int64_t decode_slots(const DecodeNumbers &own, const DecodePlan &plan, int64_t n_tiles);
+int64_t decode_slots(const DecodePlan &plan, int64_t n_tiles);
 int64_t slot_bytes(const TileSizes &tiles);
 
 }  // namespace flashsmith

@@ -19,6 +19,15 @@ constexpr int kThreadPartialBytes = (kPartialChunk + kStatsPerRow + 2) * sizeof(
 // Sizes of the kernel that appends rows to a KV cache: a thread moves kAppendChunk 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
 
+// A divisor that is the same for a whole launch. If 0 <= x < 2^31, x / value is 2 x multiplier,
+// shifted to the right by 32 and by `shift`. Granlund, Montgomery: Division by Invariant Integers
+// using Multiplication (1994), section 4.
+struct Divisor {
+  int value;
+  uint32_t multiplier;
+  int shift;
+};
+
 struct CacheArgs {
   // The page table, and the stride between the rows of two requests; null: the rows of a request
   // are in one slot.
@@ -26,8 +35,8 @@ struct CacheArgs {
   int64_t block_table_stride;
   const int32_t *__restrict__ batch_idx;  // (batch) slots, or null: request i uses slot i
   const int32_t *__restrict__ leftpad;    // (batch) rows before a request's first key, or null
-  int n_entries, rows_per_entry;          // sizes of the tensors; with a page table, pages
-  int page_shift;                         // log2(rows_per_entry), or < 0: no power of two
+  int n_entries;                          // of the tensors: slots, or with a page table pages
+  Divisor rows_per_entry;                 // of the tensors
   int rows;                               // max rows of a request
   int n_new;                              // keys that follow those counted in seqused_k
 };
@@ -35,23 +44,24 @@ struct CacheArgs {
 // The time of equal splits, in sixteenths of the time in which an SM reads the longest split with
 // its share of the memory bandwidth. `all`: of all splits, if they are as long as the longest one;
 // `alone`: of a split whose SM has no other; `last`: of what is left when the other SMs are done,
-// if some splits are shorter.
+// if some splits are shorter. `ranges`: of all work ranges of stream-K, in sixteenths of one.
 struct SplitTimes {
-  int all, alone, last;
+  int all, alone, last, ranges;
 };
+constexpr int kWholeTime = 16;  // of such times
 
 // The split-KV schedule of a call.
 struct SplitArgs {
-  int splits;  // splits of each work tile, whatever the other requests are; 0: the kernel balances
-  // The balanced schedule, used if `splits` is 0. `even_splits` is the number of splits of each
-  // work tile that is best if every request has the max number of rows. `n_ranges` is the number of
-  // work ranges of stream-K, of which an SM has `ranges_of_SM`. If `is_even`, the kernel takes
-  // even_splits without reading the lengths.
-  int even_splits, n_ranges, ranges_of_SM;
+  // The number of equal splits of each work tile. If `is_fixed`, the caller has chosen it, whatever
+  // the other requests are. Otherwise it is best if every request has the max number of rows, and
+  // splits have a min length. If `is_even`, no lengths are read to choose between equal splits and
+  // stream-K, which has `n_ranges` work ranges.
+  Divisor splits, n_ranges;
   SplitTimes times;
-  bool is_even;
-  // Whether the next launch may begin as soon as all blocks run, or when they have read their keys.
-  bool next_begins_early;
+  bool is_fixed, is_even;
+  // Whether the next launch may begin as soon as all blocks run, or when they have read their keys:
+  // behind equal splits, and behind stream-K.
+  bool next_begins_early, next_begins_early_behind_ranges;
   // The partial results: rows of O in FP32, in slots of B_r * d_head, and kStatsPerRow numbers for
   // each row.
   float *partial_O, *partial_stats;
@@ -64,11 +74,12 @@ struct SplitArgs {
 };
 
 // A decode call as masks and scores see it, with the KV cache. `group`: heads of Q for each head of
-// the cache. `Q_blocks`: work tiles of a head of the cache.
+// the cache. `Q_blocks`: work tiles of a head of the cache. `tiles_of_request`, `all_tiles`: work
+// of a request, and of all.
 struct DecodeProblem : ProblemArgs {
   CacheArgs cache;
   SplitArgs split;
-  int group, Q_blocks;
+  Divisor group, Q_blocks, tiles_of_request, all_tiles;
 };
 
 // The layout of per-token scales. If `of_rows`, each row of the cache has a scale, and batch_stride

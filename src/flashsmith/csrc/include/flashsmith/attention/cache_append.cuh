@@ -73,11 +73,13 @@ class CacheAppend {
   // Stores a new row behind those in use, if there is room.
   FLASHSMITH_DEVICE void put(const Row &row, const NewRows &of, int rotary_dim) const {
     const int position = row.there ? used(row.batch) + row.row : 0;
-    CachePlace place{-1, 0};
+    CachePlace place{};
+    bool has_room = false;  // without room there may be no angle for the position
     if (row.there && position < problem_.cache.rows) {
-      place = DecodeSequence(problem_, row.batch).place_of_row(position);
+      const DecodeSequence sequence(problem_, row.batch);
+      place = sequence.place_of_row(position);
+      has_room = sequence.has(place);
     }
-    const bool has_room = place.entry >= 0;  // without room there may be no angle for the position
     const ptx::Chunk chunk = turned(static_cast<const value_t *>(of.rows) + offset(of.strides, row),
                                     row.chunk, position, rotary_dim, has_room);
     cache_t *destination = static_cast<cache_t *>(of.cache) + place.entry * of.cache_strides.batch +

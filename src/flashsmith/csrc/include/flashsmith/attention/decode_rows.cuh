@@ -9,21 +9,22 @@ namespace flashsmith {
 template <typename Traits>
 class DecodeRows {
   const DecodeProblem &problem_;
-  const int group_, head_, first_;  // heads of Q for a head of the cache; first of them; first row
+  const int head_, first_;  // the first head of Q that shares the head of the cache; first row
 
  public:
   FLASHSMITH_DEVICE DecodeRows(const DecodeProblem &problem, const KeySplit &split)
       : problem_(problem),
-        group_(problem.group),
-        head_(split.head * group_),
+        head_(split.head * problem.group.value),
         first_(split.Q_block * Traits::B_r) {}
 
   FLASHSMITH_DEVICE int count() const {
-    const int left = problem_.seq_len_q * group_ - first_;
+    const int left = problem_.seq_len_q * problem_.group.value - first_;
     return left < Traits::B_r ? left : Traits::B_r;
   }
-  FLASHSMITH_DEVICE int query(int row) const { return (first_ + row) / group_; }
-  FLASHSMITH_DEVICE int head(int row) const { return head_ + (first_ + row) % group_; }
+  FLASHSMITH_DEVICE int query(int row) const { return quotient(first_ + row, problem_.group); }
+  FLASHSMITH_DEVICE int head(int row) const {
+    return head_ + first_ + row - query(row) * problem_.group.value;
+  }
 
   // Returns the offset of a row in a tensor with these strides.
   FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, int batch, int row) const {

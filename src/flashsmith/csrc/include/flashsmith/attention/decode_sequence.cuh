@@ -1,13 +1,14 @@
 // The number of keys that a request has in a KV cache, and the place of each of them.
 #pragma once
 
+#include "flashsmith/attention/divisor.cuh"
 #include "flashsmith/attention/sequence.cuh"
 #include "flashsmith/decode_params.h"
 
 namespace flashsmith {
 
-// A key's slot, or page, of the cache and its row there. A negative entry means that there is none
-// to read.
+// A key's slot, or page, as the caller lists it, and the row there. DecodeSequence::has tells
+// whether the cache has it.
 struct CachePlace {
   int entry, row;
 };
@@ -42,31 +43,31 @@ class DecodeSequence {
   FLASHSMITH_DEVICE RowOffset keys() const { return {batch_, first_row_}; }
   FLASHSMITH_DEVICE int rows_q() const { return problem_->seq_len_q; }
 
-  // Returns the place of a key, which must exist. With a page table, this loads from it.
+  // Returns the place of a key, which must exist. With a page table this loads from it, but does
+  // not wait for the load.
   FLASHSMITH_DEVICE CachePlace place(int key) const { return place_of_row(first_row_ + key); }
 
   // Returns the place of a row, counted with the left padding.
   FLASHSMITH_DEVICE CachePlace place_of_row(int row) const {
     const CacheArgs &cache = problem_->cache;
     if (cache.block_table != nullptr) {
-      // A division takes as long as twenty other instructions, and page sizes are mostly powers of
-      // two.
-      const int page = cache.page_shift < 0 ? row / cache.rows_per_entry : row >> cache.page_shift;
+      const int page = quotient(row, cache.rows_per_entry);
       const int32_t *table = cache.block_table + batch_ * cache.block_table_stride;
-      return {checked(ptx::thread_load_global(table + page)), row - page * cache.rows_per_entry};
+      return {ptx::thread_load_global(table + page), row - page * cache.rows_per_entry.value};
     }
     const int entry =
         cache.batch_idx == nullptr ? batch_ : ptx::thread_load_global(cache.batch_idx + batch_);
-    return {checked(entry), row};
+    return {entry, row};
+  }
+
+  // Returns whether a place is in the cache.
+  FLASHSMITH_DEVICE bool has(const CachePlace &place) const {
+    return place.entry >= 0 && place.entry < problem_->cache.n_entries;
   }
 
  private:
   static FLASHSMITH_DEVICE int clamp(int value, int maximum) {
     return value < 0 ? 0 : value < maximum ? value : maximum;
-  }
-
-  FLASHSMITH_DEVICE int checked(int entry) const {
-    return entry < problem_->cache.n_entries ? entry : -1;
   }
 };
 static_assert(SequencePolicy<DecodeSequence>);

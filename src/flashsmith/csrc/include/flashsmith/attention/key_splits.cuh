@@ -8,20 +8,21 @@
 // requests, or the number that keeps all blocks busy if the cache is full.
 //
 // Stream-K: the KV steps of all work tiles, request by request, each work tile with a fixed cost,
-// form one sequence. It is cut into equal work ranges, one for each block. At most the first and
+// form one sequence. It is cut into equal work ranges, each for one block. At most the first and
 // the last work tile of a range are split. The ranges are balanced whatever the lengths are, but
 // blocks begin and end within work tiles:
 //
 //    work tiles   |  0    |  1               |  2 |  3           |
 //    blocks       |  0         |  1         |  2         |  3    |
 //
-// Which schedule is shorter depends on all lengths, so blocks begin with equal splits and change to
-// stream-K when they have read them.
+// Which schedule is shorter depends on all lengths, so blocks read them first: behind their first
+// keys, lengths would arrive 2 us later, and a block that changes its schedule would begin anew.
 #pragma once
 
 #include <type_traits>
 
 #include "flashsmith/attention/decode_sequence.cuh"
+#include "flashsmith/attention/divisor.cuh"
 #include "flashsmith/attention/mask.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
 
@@ -55,14 +56,11 @@ struct KeySplit {
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
               "the host has room for what a kernel that combines is told");
 
-// The following functions divide numbers that are not negative. Divisors are mostly 1, which saves
-// the division.
-FLASHSMITH_DEVICE int quotient(int value, int divisor) {
-  if (divisor == 1) return value;
-  return static_cast<int>(static_cast<uint32_t>(value) / static_cast<uint32_t>(divisor));
-}
 FLASHSMITH_DEVICE int quotient_up(int value, int divisor) {
   return quotient(value + divisor - 1, divisor);
+}
+FLASHSMITH_DEVICE int quotient_up(int value, const Divisor &divisor) {
+  return quotient(value + divisor.value - 1, divisor);
 }
 
 // Returns the sum over the lanes before this one, and in `total` the sum over all lanes.
@@ -84,18 +82,12 @@ FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
   return before;
 }
 
-// The max and the sum of the costs of a lane's requests, of one work tile each.
-struct WorkTileCosts {
-  int maximum, sum;
-};
-
 // The position of a block in its schedule.
 struct SplitsState {
   int splits;   // of every work tile; 0: stream-K
   int at, end;  // work range of stream-K; or next equal split, and their number
   int range;    // length of a block's work range
   int request, request_begin, steps;  // the request that `at` lies in
-  int is_final;                       // whether the schedule no longer depends on the lengths
 };
 
 // The splits of a block, one after the other. All warps compute the same splits.
@@ -114,34 +106,42 @@ class KeySplits {
   static constexpr int kLengthsAtOnce = 4;
 
   const DecodeProblem &problem_;
-  const int tiles_of_request_;
   SplitsState own_;
 
  public:
+  // Chooses the schedule; whole warps execute this.
   explicit FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem)
       : problem_(problem),
-        tiles_of_request_(problem.Q_blocks * problem.n_heads_kv),
-        own_{.splits = problem.split.splits > 0 ? problem.split.splits : problem.split.even_splits,
+        own_{.splits = problem.split.splits.value,
              .at = ptx::block_index_x(),
-             .is_final = problem.split.splits > 0 || problem.split.is_even} {
-    own_.end = tiles() * own_.splits;
+             .end = problem.all_tiles.value * problem.split.splits.value} {
+    if (!problem.split.is_even) use_shorter_schedule();
   }
 
   // Another object may continue from this state.
   FLASHSMITH_DEVICE const SplitsState &state() const { return own_; }
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
-      : problem_(problem), tiles_of_request_(problem.Q_blocks * problem.n_heads_kv), own_(state) {}
+      : problem_(problem), own_(state) {}
 
-  // Whether the schedule no longer depends on the lengths.
-  FLASHSMITH_DEVICE bool is_final() const { return own_.is_final; }
+  FLASHSMITH_DEVICE bool next_launch_begins_early() const {
+    const SplitArgs &args = problem_.split;
+    return own_.splits > 0 ? args.next_begins_early : args.next_begins_early_behind_ranges;
+  }
 
-  // Reads all lengths, of which this lane gets its share.
-  FLASHSMITH_DEVICE WorkTileCosts costs() const {
-    WorkTileCosts found{};
+  // Sets the next split, and returns whether there is one.
+  FLASHSMITH_DEVICE bool next(KeySplit &split) {
+    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
+  }
+
+ private:
+  // Reads all lengths. If stream-K is shorter, the equal splits become void, and the splits of the
+  // block's work range follow.
+  FLASHSMITH_DEVICE void use_shorter_schedule() {
+    int maximum = 0, total = 0;  // costs of this lane's requests, of one work tile each
     const auto look_at = [&](int request) {
       const int own = cost_of_request(request);
-      found.maximum = found.maximum > own ? found.maximum : own;
-      found.sum += own;
+      maximum = maximum > own ? maximum : own;
+      total += own;
     };
     const int lane = ptx::thread_index() % kWarpSize;
     if (problem_.batch <= kWarpSize) {  // short code is fetched sooner
@@ -152,43 +152,26 @@ class KeySplits {
         for (int i = 0; i < kLengthsAtOnce; i++) look_at(first + i * kWarpSize);
       }
     }
-    return found;
+    const int longest = ptx::max_of_lanes(maximum) - kFixedCost;
+    total = ptx::sum_of_lanes(total) * problem_.tiles_of_request.value;
+    const int minimum = min_steps(longest), share = quotient_up(total, problem_.split.n_ranges);
+    own_.range = share > minimum ? share : minimum;
+    const int by_ranges = of_share(own_.range, problem_.split.times.ranges);
+    if (time_of_splits(longest, by_ranges) > by_ranges + by_ranges / kAbout + kRangeCost) {
+      use_stream_k(total);
+    }
   }
 
-  // Returns whether stream-K is shorter, once. If so, the equal splits become void, and the splits
-  // of the block's work range follow.
-  FLASHSMITH_DEVICE bool use_stream_k() {
-    if (own_.is_final) [[likely]]
-      return false;
-    return use_stream_k(costs());
-  }
-  // The same, for a schedule that is not final.
-  FLASHSMITH_DEVICE bool use_stream_k(const WorkTileCosts &costs) {
-    own_.is_final = true;
-    const int maximum = ptx::max_of_lanes(costs.maximum) - kFixedCost;
-    const int total = ptx::sum_of_lanes(costs.sum) * tiles_of_request_;
-    const int minimum = min_steps(maximum), share = quotient_up(total, problem_.split.n_ranges);
-    own_.range = share > minimum ? share : minimum;
-    const int by_ranges = problem_.split.ranges_of_SM * own_.range;
-    if (time_of_splits(maximum, by_ranges) <= by_ranges + by_ranges / kAbout + kRangeCost) {
-      return false;
-    }
+  FLASHSMITH_DEVICE void use_stream_k(int total) {
     own_.splits = 0;
     own_.at = own_.end = 0;  // blocks beyond the ranges leave
-    if (ptx::block_index_x() >= problem_.split.n_ranges) return true;
+    if (ptx::block_index_x() >= problem_.split.n_ranges.value) return;
     const int begin = ptx::block_index_x() * own_.range, end = begin + own_.range;
     own_.at = begin;
     own_.end = end < total ? end : total;
     if (own_.at < own_.end) find_request();
-    return true;
   }
 
-  // Sets the next split, and returns whether there is one.
-  FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
-  }
-
- private:
   FLASHSMITH_DEVICE int steps_of(int request) const {
     const typename Traits::Sequence sequence(problem_, request);
     const auto keys = KeySpan::template of<Traits>(problem_, sequence);
@@ -201,8 +184,6 @@ class KeySplits {
     return request < problem_.batch ? cost(steps_of(request)) : 0;
   }
 
-  FLASHSMITH_DEVICE int tiles() const { return problem_.batch * tiles_of_request_; }
-
   // Returns the min number of KV steps of a block in a work tile of `steps` steps.
   FLASHSMITH_DEVICE int min_steps(int steps) const {
     if (problem_.split.split_tiles != nullptr) return kMinSteps;
@@ -213,8 +194,8 @@ class KeySplits {
 
   // Returns the KV steps of each split of a work tile of `steps` steps.
   FLASHSMITH_DEVICE int steps_of_split(int steps) const {
-    const int each = quotient_up(steps, own_.splits);
-    if (problem_.split.splits > 0) return each;
+    const int each = quotient_up(steps, problem_.split.splits);
+    if (problem_.split.is_fixed) return each;
     const int minimum = min_steps(steps);
     return each > minimum ? each : minimum;
   }
@@ -225,14 +206,15 @@ class KeySplits {
   FLASHSMITH_DEVICE int time_of_splits(int steps, int fair) const {
     const SplitTimes &times = problem_.split.times;
     const int longest = cost(steps_of_split(steps));
-    const int equal = of_sixteenths(longest, times.all),
-              mixed = fair + of_sixteenths(longest, times.last),
-              alone = of_sixteenths(longest, times.alone);
+    const int equal = of_share(longest, times.all), mixed = fair + of_share(longest, times.last),
+              alone = of_share(longest, times.alone);
     const int time = equal < mixed ? equal : mixed;
     return time > alone ? time : alone;
   }
-  static FLASHSMITH_DEVICE int of_sixteenths(int value, int sixteenths) {
-    return (value * sixteenths + 15) / 16;
+  // Returns the time of KV steps, of which an SM with its share of the memory bandwidth takes each
+  // in kWholeTime.
+  static FLASHSMITH_DEVICE int of_share(int steps, int time) {
+    return quotient_up(steps * time, kWholeTime);
   }
 
   // Finds the request that `at` lies in.
@@ -241,7 +223,7 @@ class KeySplits {
     int begin = 0;
     for (int first = 0; first < problem_.batch; first += kWarpSize) {
       int total;
-      const int own = cost_of_request(first + lane) * tiles_of_request_;
+      const int own = cost_of_request(first + lane) * problem_.tiles_of_request.value;
       const int own_begin = begin + sum_before(own, lane, total);
       if (begin + total > own_.at) {
         const bool here = own_begin <= own_.at && own_.at < own_begin + own;
@@ -255,9 +237,10 @@ class KeySplits {
   }
 
   FLASHSMITH_DEVICE bool next_of_range(KeySplit &split) {
+    const int tiles = problem_.tiles_of_request.value;
     while (own_.at < own_.end) {
-      while (own_.at >= own_.request_begin + cost(own_.steps) * tiles_of_request_) {
-        own_.request_begin += cost(own_.steps) * tiles_of_request_;
+      while (own_.at >= own_.request_begin + cost(own_.steps) * tiles) {
+        own_.request_begin += cost(own_.steps) * tiles;
         own_.steps = steps_of(++own_.request);
       }
       const int tile = quotient(own_.at - own_.request_begin, cost(own_.steps));
@@ -286,14 +269,14 @@ class KeySplits {
     while (own_.at < own_.end) {
       // The first splits of all work tiles come first, then the second ones. Splits that short
       // requests lack come last, so that idle blocks are not scattered among the others.
-      const int index = own_.splits == 1 ? 0 : quotient(own_.at, tiles());
-      const int tile = own_.at - index * tiles();
-      const int request = quotient(tile, tiles_of_request_);
+      const int index = quotient(own_.at, problem_.all_tiles);
+      const int tile = own_.at - index * problem_.all_tiles.value;
+      const int request = quotient(tile, problem_.tiles_of_request);
       own_.at += ptx::grid_size_x();
       const int steps = steps_of(request), each = steps_of_split(steps);
       const int begin = index * each, end = begin + each < steps ? begin + each : steps;
       if (begin >= end) continue;
-      split = split_of(request, tile - request * tiles_of_request_);
+      split = split_of(request, tile - request * problem_.tiles_of_request.value);
       split.begin = begin;
       split.end = end;
       split.index = index;
@@ -309,8 +292,8 @@ class KeySplits {
     KeySplit split{};
     split.batch = request;
     split.head = quotient(tile, problem_.Q_blocks);
-    split.Q_block = tile - split.head * problem_.Q_blocks;
-    split.tile = request * tiles_of_request_ + tile;
+    split.Q_block = tile - split.head * problem_.Q_blocks.value;
+    split.tile = request * problem_.tiles_of_request.value + tile;
     return split;
   }
 };

@@ -14,7 +14,7 @@ namespace flashsmith {
 class SplitTiles {
   const SplitArgs &args_;
 
-  FLASHSMITH_DEVICE bool has_all_tiles() const { return args_.splits > 0 || args_.is_even; }
+  FLASHSMITH_DEVICE bool has_all_tiles() const { return args_.is_even; }
 
   FLASHSMITH_DEVICE void put(int place, const KeySplit &split) const {
     if (args_.split_tiles == nullptr) return;

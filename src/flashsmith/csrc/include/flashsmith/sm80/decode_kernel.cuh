@@ -20,16 +20,20 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
     flash_decode_kernel(const __grid_constant__ DecodeKernelArgs args) {
   ptx::wait_for_launch_before();
-  if (args.problem.split.next_begins_early) ptx::let_next_launch_begin();
+  // If the next launch begins early in any case, its blocks find places before those that turn out
+  // to have no split leave theirs, and are spread more evenly.
+  const SplitArgs &schedule = args.problem.split;
+  if (schedule.next_begins_early && schedule.next_begins_early_behind_ranges) {
+    ptx::let_next_launch_begin();
+  }
   KeySplits<Traits> splits(args.problem);
-  if constexpr (!Traits::asks_on_the_way) splits.use_stream_k();
+  if (splits.next_launch_begins_early()) ptx::let_next_launch_begin();
   if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();
   KeySplit split;
-  do {
-    while (splits.next(split)) {
-      if (DecodeWarp<Traits>(args, split).run(splits)) DecodeCombine<Traits>(args, split).run();
-    }
-  } while (Traits::asks_on_the_way && splits.use_stream_k());
+  while (splits.next(split)) {
+    DecodeWarp<Traits>(args, split).run();
+    DecodeCombine<Traits>(args, split).run();
+  }
 }
 
 template <typename Traits>

@@ -45,8 +45,9 @@ class KVRing {
   // Copies the slice that was looked up to a stage, and looks up the slice that begins with `key`.
   FLASHSMITH_DEVICE void copy(ptx::shared_address stage, int key) {
     const CachePlace place = next_;
-    const int64_t K_offset = offset(args_.K_strides, place);
-    const int64_t V_offset = offset(args_.V_strides, place);
+    const bool there = sequence_.has(place);
+    const int64_t K_offset = there ? offset(args_.K_strides, place) : -1;
+    const int64_t V_offset = there ? offset(args_.V_strides, place) : -1;
     look_up(key);
     const Walk walk(ptx::thread_index() % kWarpSize);
 #pragma unroll
@@ -55,7 +56,7 @@ class KVRing {
       copy_row(stage, ptx::shuffle_from(K_offset, row), ptx::shuffle_from(V_offset, row),
                share() + row, walk.chunk);
     }
-    if constexpr (Traits::per_token_scale) copy_scales(stage, place);
+    if constexpr (Traits::per_token_scale) copy_scales(stage, place, there);
     ptx::cp_async_commit_group();
   }
 
@@ -72,26 +73,29 @@ class KVRing {
   }
 
   // Copies the scales of this lane's key, which is at `place`; zeros if there is none.
-  FLASHSMITH_DEVICE void copy_scales(ptx::shared_address stage, const CachePlace &place) const {
+  FLASHSMITH_DEVICE void copy_scales(ptx::shared_address stage, const CachePlace &place,
+                                     bool there) const {
     const int to = ColumnScales<kShare>::place(ptx::thread_index() % kWarpSize) * sizeof(float);
-    copy_scale(stage + Traits::K_scales_offset + to, args_.K_scale, args_.K_row_scales, place);
-    copy_scale(stage + Traits::V_scales_offset + to, args_.V_scale, args_.V_row_scales, place);
+    copy_scale(stage + Traits::K_scales_offset + to, args_.K_scale, args_.K_row_scales, place,
+               there);
+    copy_scale(stage + Traits::V_scales_offset + to, args_.V_scale, args_.V_row_scales, place,
+               there);
   }
 
   FLASHSMITH_DEVICE void copy_scale(ptx::shared_address to, const Fp8Scale &scale,
-                                    const RowScales &rows, const CachePlace &place) const {
+                                    const RowScales &rows, const CachePlace &place,
+                                    bool there) const {
     if (scale.scale == nullptr) {
       ptx::store_shared_4(to, ptx::float_bits(1.f));
     } else {
-      ptx::cp_async_4_or_zero(to, scale_of_row(scale, rows, batch_, place, head_),
-                              place.entry >= 0);
+      ptx::cp_async_4_or_zero(to, scale_of_row(scale, rows, batch_, place, head_), there);
     }
   }
 
-  // Returns the offset of the row of this lane's key, in elements from the head's first; negative:
-  // there is no row. It is computed once for each key, and all lanes that copy the key get it.
+  // Returns the offset of the row of this lane's key, in elements from the head's first. It is
+  // computed once for each key, and all lanes that copy the key get it; -1 if there is no row.
   static FLASHSMITH_DEVICE int64_t offset(const TensorStrides &strides, const CachePlace &place) {
-    return place.entry < 0 ? -1 : place.entry * strides.batch + place.row * strides.seq;
+    return place.entry * strides.batch + place.row * strides.seq;
   }
 
   FLASHSMITH_DEVICE void copy_row(ptx::shared_address stage, int64_t K_offset, int64_t V_offset,

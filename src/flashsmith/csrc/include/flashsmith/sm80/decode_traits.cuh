@@ -53,12 +53,6 @@ struct StaticDecodeKernelConfig {
   static_assert(B_c <= team_threads, "a lane looks up the page of one key");
   static_assert(!per_token_scale || row_warps == 1, "a warp copies the scales of its own keys");
 
-  // Whether blocks read all lengths while their first keys are in flight, if there are registers
-  // for it.
-  static constexpr bool asks_on_the_way = !(fp8_cache && d_head > 128);
-  // Whether the loads of lengths are in flight together with those of Q.
-  static constexpr bool asks_beside_Q = asks_on_the_way && B_c * d_head < 4096;
-
   // The granularity of the split-KV schedule (attention/key_splits.cuh): the last block of a work
   // tile combines all partial results, more slowly the longer rows are.
   static constexpr int min_steps = 2 * row_warps, many_splits = d_head > 128 ? 12 : 32;

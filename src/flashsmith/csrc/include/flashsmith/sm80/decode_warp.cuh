@@ -38,10 +38,8 @@ class DecodeWarp {
         rows_(args.problem, split),
         ring_(ptx::shared_memory() + team() * Traits::ring_bytes) {}
 
-  // Accumulates the split, and leaves the partial result in the team's ring. Returns false if the
-  // block changes to stream-K instead: while the first keys are in flight there is time to find
-  // that out.
-  FLASHSMITH_DEVICE bool run(KeySplits<Traits> &splits) {
+  // Accumulates the split, and leaves the partial result in the team's ring.
+  FLASHSMITH_DEVICE void run() {
     const float scale_log2 = args_.problem.softmax_scale_log2;
     softmax_[0].start(Traits::Score::kChanges ? 1.f : scale_log2 * K_scale());
     const auto keys = KeySpan::template of<Traits>(args_.problem, sequence_);
@@ -51,22 +49,11 @@ class DecodeWarp {
     KVRing<Traits> ring(args_, sequence_, split_, keys.end, key);
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; i++) copy(ring, i, key + i * kTeams * B_c, end);
-    WorkTileCosts costs{};
-    const bool asks = Traits::asks_beside_Q && !splits.is_final();
-    if (asks) costs = splits.costs();
     if constexpr (Traits::Q_in_registers) {
       load_Q();
     } else {
       load_Q_tile();
       ptx::barrier_sync();
-    }
-    if constexpr (Traits::asks_on_the_way) {
-      const bool changes =
-          Traits::asks_beside_Q ? asks && splits.use_stream_k(costs) : splits.use_stream_k();
-      if (changes) {
-        ptx::cp_async_wait_group<0>();  // lanes may then overwrite their own copies
-        return false;
-      }
     }
     for (; key < end; key += kTeams * B_c) {
       ptx::cp_async_wait_group<kStages - 2>();
@@ -78,7 +65,6 @@ class DecodeWarp {
     ptx::let_next_launch_begin();
     meet();
     put_sums();
-    return true;
   }
 
  private:

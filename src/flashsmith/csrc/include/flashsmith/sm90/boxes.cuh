@@ -9,13 +9,14 @@
 namespace flashsmith::sm90 {
 
 // Does the work of load_block (producer.cuh) for the keys from `key` on, with a whole warp: each
-// lane looks up and copies one box.
-template <typename Traits, BoxedRows kTile, typename Keys>
+// lane looks up and copies one box. All lanes call before() between the two.
+template <typename Traits, BoxedRows kTile, typename Keys, typename Before>
 FLASHSMITH_DEVICE void load_boxes(ptx::shared_address buffer, const BufferBarriers &barriers,
-                                  int parity, const ptx::TensorMap &map, int key,
-                                  const Keys &keys) {
+                                  int parity, const ptx::TensorMap &map, int key, const Keys &keys,
+                                  Before before) {
   const int first = ptx::lane_index() * keys.box_rows();
   const Rows rows = first < Traits::B_c ? keys.box(key + first) : Rows{};
+  before();
   if (ptx::lane_index() == 0) {
     ptx::mbarrier_wait_parity(barriers.empty, parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(barriers.full, kTile.bytes);

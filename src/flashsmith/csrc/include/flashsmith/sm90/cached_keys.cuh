@@ -24,7 +24,7 @@ class CachedKeys {
     const int rest = sequence_.seq_len_k() - key;
     if (rest <= 0) return {{0, 0}, 0, head_, batch_rows_};
     const CachePlace place = sequence_.place(key);
-    if (place.entry < 0) return {{0, 0}, 0, head_, batch_rows_};
+    if (!sequence_.has(place)) return {{0, 0}, 0, head_, batch_rows_};
     return {{place.entry, place.row}, rest < box_rows_ ? rest : box_rows_, head_, batch_rows_};
   }
 };

@@ -10,6 +10,7 @@
 #include "flashsmith/ptx/shuffle.cuh"
 #include "flashsmith/sm90/block_steps.cuh"
 #include "flashsmith/sm90/decode_output.cuh"
+#include "flashsmith/sm90/decode_producer.cuh"
 
 namespace flashsmith::sm90 {
 
@@ -30,6 +31,10 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   using Steps = BlockSteps<Traits, DecodeConsumer<Traits>>;
   friend Steps;
   using Steps::lane, Steps::own_rows;
+
+  // 16-byte chunks of a box's row of Q, and of a whole row.
+  static constexpr int kBoxChunks = Traits::Q_tile.row_bytes / 16;
+  static constexpr int kRowChunks = Traits::Q_tile.n_boxes * kBoxChunks;
 
   // One of a lane's two rows.
   struct LaneRow {
@@ -71,15 +76,16 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   FLASHSMITH_DEVICE void run() {
     scheduler_.begin();
     if (leads()) SplitTiles(args_.problem.split).begin();
-    SplitsState state = first_state();
-    while (true) {
+    SplitsState state = KeySplits<Traits>(args_.problem).state();
+    for (bool is_first = true; true; is_first = false) {
       KeySplits<Traits> splits(args_.problem, state);
       Parked own{};
       if (!splits.next(own.split)) break;
       own.state = splits.state();
       if (has_rows(own.split)) {
-        state = visit(own);
+        state = visit(own, is_first);
       } else {
+        if (is_first) LoadingOrder<Traits>::let_K_follow();
         pass_by(own.split);
         state = own.state;
       }
@@ -91,12 +97,6 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
   // Returns whether this thread leads the consumer threads of the block.
   FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
-
-  FLASHSMITH_DEVICE SplitsState first_state() const {
-    KeySplits<Traits> splits(args_.problem);
-    splits.use_stream_k();
-    return splits.state();
-  }
 
   // Returns whether the warpgroup has rows: the last work tile of a head may have too few for all.
   FLASHSMITH_DEVICE bool has_rows(const KeySplit &split) const {
@@ -120,9 +120,9 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   }
 
   // Visits a split, and returns the state, which is in no register meanwhile.
-  FLASHSMITH_DEVICE SplitsState visit(const Parked &own) {
+  FLASHSMITH_DEVICE SplitsState visit(const Parked &own, bool is_first) {
     park(own);
-    open(own.split);
+    open(own.split, is_first);
     clear();
     const int begin = own.split.begin, masked = masked_;
     this->first_scores(S_);
@@ -147,11 +147,11 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     for (int i = 0; i < Traits::B_c / 2; i++) S_[i] = 0.f;
   }
 
-  FLASHSMITH_DEVICE void open(const KeySplit &split) {
+  FLASHSMITH_DEVICE void open(const KeySplit &split, bool is_first) {
     const DecodeRows<Traits> rows(args_.problem, split);
+    batch_ = split.batch;
     const int row = warpgroup_ * kWgmmaM + thread() / kWarpSize * kWarpRows + first_row(lane());
     sequence_ = DecodeSequence(args_.problem, split.batch);
-    batch_ = split.batch;
     block_ = split.end - 1;
     masked_ = masked_from<Traits>(args_.problem, sequence_, rows.query(warpgroup_ * kWgmmaM));
 #pragma unroll
@@ -161,12 +161,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
           Traits::Mask::last(args_.problem, sequence_, query, sequence_.seq_len_k() - 1);
       lane_rows_[half] = {.head = rows.head(own), .query = query, .last = last};
     }
-    const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
-    // Products of other warps may still read Q of the previous split.
-    ptx::named_barrier_sync(barrier, kWarpgroupSize);  // beyond what the emulator sees
-    load_Q(rows);
-    ptx::fence_proxy_async();
-    ptx::named_barrier_sync(barrier, kWarpgroupSize);
+    load_Q(rows, is_first);
     Q_.load(own_rows());
   }
 
@@ -189,23 +184,47 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   }
 
   // Loads Q into shared memory; missing rows are zeros.
-  FLASHSMITH_DEVICE void load_Q(const DecodeRows<Traits> &rows) {
-    using value_t = typename Traits::value_t;
-    constexpr BoxedRows kTile = Traits::Q_tile;
-    constexpr int kBoxChunks = kTile.row_bytes / 16, kRowChunks = kTile.n_boxes * kBoxChunks;
-    constexpr int kElements = 16 / sizeof(value_t);
-#pragma unroll 4
-    for (int i = thread(); i < kWgmmaM * kRowChunks; i += kWarpgroupSize) {
-      const int row = i / kRowChunks, chunk = i % kRowChunks, tile_row = warpgroup_ * kWgmmaM + row;
-      const auto *elements = static_cast<const value_t *>(args_.Q) +
-                             rows.offset(args_.Q_strides, batch_, tile_row) + chunk * kElements;
-      const bool there =
-          tile_row < rows.count() && (!Traits::padded || chunk * kElements < args_.problem.d_qk);
-      const int permutation = chunk_permutation<kTile.row_bytes>(row);
-      ptx::store_shared_16(own_rows() + chunk / kBoxChunks * kTile.box_bytes +
-                               row * kTile.row_bytes + (chunk % kBoxChunks ^ permutation) * 16,
-                           ptx::load_global_16_or_zero(elements, there));
+  FLASHSMITH_DEVICE void load_Q(const DecodeRows<Traits> &rows, bool is_first) {
+    constexpr int kChunks = kWgmmaM * kRowChunks / kWarpgroupSize;  // of a thread
+    constexpr int kAtOnce = Traits::d_head <= 128 ? kChunks : 4;
+    const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
+#pragma unroll 1
+    for (int first = 0; first < kChunks; first += kAtOnce) {
+      ptx::Chunk chunks[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        chunks[i] = load_Q_chunk(rows, thread() + (first + i) * kWarpgroupSize);
+      }
+      if (first == 0) {
+        if (is_first) LoadingOrder<Traits>::let_K_follow();
+        // Products of other warps may still read Q of the previous split.
+        ptx::named_barrier_sync(barrier, kWarpgroupSize);  // beyond what the emulator sees
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        store_Q_chunk(thread() + (first + i) * kWarpgroupSize, chunks[i]);
+      }
     }
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(barrier, kWarpgroupSize);
+  }
+  FLASHSMITH_DEVICE ptx::Chunk load_Q_chunk(const DecodeRows<Traits> &rows, int i) const {
+    using value_t = typename Traits::value_t;
+    constexpr int kElements = 16 / sizeof(value_t);
+    const int tile_row = warpgroup_ * kWgmmaM + i / kRowChunks,
+              element = i % kRowChunks * kElements;
+    const auto *elements = static_cast<const value_t *>(args_.Q) +
+                           rows.offset(args_.Q_strides, batch_, tile_row) + element;
+    const bool has_element = !Traits::padded || element < args_.problem.d_qk;
+    return ptx::load_global_16_or_zero(elements, tile_row < rows.count() && has_element);
+  }
+  FLASHSMITH_DEVICE void store_Q_chunk(int i, const ptx::Chunk &elements) {
+    constexpr BoxedRows kTile = Traits::Q_tile;
+    const int row = i / kRowChunks, chunk = i % kRowChunks;
+    const int permutation = chunk_permutation<kTile.row_bytes>(row);
+    ptx::store_shared_16(own_rows() + chunk / kBoxChunks * kTile.box_bytes + row * kTile.row_bytes +
+                             (chunk % kBoxChunks ^ permutation) * 16,
+                         elements);
   }
 
   // ---- scores ----

@@ -42,13 +42,13 @@ FLASHSMITH_DEVICE void produce_from_pages(const Sm90ForwardKernelArgs &args) {
       const int key = block * Traits::B_c;
       load_boxes<Traits, Traits::K_tile>(shared + Traits::K_offset + stage.buffer * Traits::K_bytes,
                                          Barriers<Traits>::K(stage.buffer), stage.parity,
-                                         args.K_map, key, K);
+                                         args.K_map, key, K, [] {});
       if (leads && !Traits::Q_in_registers && block == end - 1) {
         load_Q<Traits>(Q_buffer.parity, args, tile, sequence);
       }
       load_boxes<Traits, Traits::V_tile>(shared + Traits::V_offset + stage.buffer * Traits::V_bytes,
                                          Barriers<Traits>::V(stage.buffer), stage.parity,
-                                         args.V_map, key, V);
+                                         args.V_map, key, V, [] {});
     }
     Q_buffer.advance();
     // The tile is drawn no sooner, because lanes have no register for it. Meanwhile the consumers
