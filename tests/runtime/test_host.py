@@ -44,6 +44,11 @@ def test_gpus_that_have_a_family(values: dict[str, Any]) -> None:
     assert values["9.0 alone"] == ["9.0"]
 
 
+def test_quotients_by_multiplying_are_those_of_a_division(values: dict[str, Any]) -> None:
+    """Of 5000 divisors up to 2^31 - 1, and 120 numbers for each."""
+    assert values["wrong quotients"] == [-1]
+
+
 def test_numbers_that_kernels_may_have(values: dict[str, Any]) -> None:
     assert values["fragments at a time"] == [-1, 0, 2, 4, 8, 16, 32, 64, 128, 256]
     assert values["columns of a wgmma"] == [-1, *range(16, 257, 16)]

@@ -1,10 +1,14 @@
 // Prints, as JSON, results of host functions that no launch on the emulator calls.
 #include <iostream>
+#include <limits>
+#include <random>
 #include <utility>
 
+#include "flashsmith/attention/divisor.cuh"
 #include "flashsmith/ptx/wgmma.cuh"
 #include "flashsmith/sm80/traits.cuh"
 #include "flashsmith/sm90/arguments.cuh"
+#include "host/args/divisor.h"
 #include "host/family_gpus.h"
 
 using namespace flashsmith;
@@ -57,6 +61,25 @@ void print_numbers(const char *name, Predicate holds) {
   std::cout << "]";
 }
 
+// Prints the divisors by which a quotient is wrong, of numbers around their multiples and others.
+void print_wrong_quotients() {
+  constexpr int kMax = std::numeric_limits<int>::max();
+  std::mt19937 drawn(0);
+  std::cout << ",\n\"wrong quotients\": [-1";
+  for (int i = 0; i < 5000; i++) {
+    const int value = i < 1000 ? i + 1 : i < 1040 ? kMax - (i - 1000) : (drawn() >> i % 31) / 2 + 1;
+    const Divisor by = divisor(value);
+    bool right = quotient(0, by) == 0 && quotient(kMax, by) == kMax / value;
+    for (int j = 0; j < 40; j++) {
+      const int x = drawn() / 2, multiple = x / value * value;
+      right &= quotient(x, by) == x / value && quotient(multiple, by) == multiple / value;
+      if (multiple > 0) right &= quotient(multiple - 1, by) == (multiple - 1) / value;
+    }
+    if (!right) std::cout << ", " << value;
+  }
+  std::cout << "]";
+}
+
 template <int... kN>
 bool is_width(int n, std::integer_sequence<int, kN...>) {
   constexpr bool kIsWidth[] = {ptx::is_wgmma_n<kN>...};
@@ -81,5 +104,6 @@ int main() {
   print_numbers("fragments at a time", sm80::is_load_count);
   print_numbers("columns of a wgmma",
                 [](int n) { return is_width(n, std::make_integer_sequence<int, kNumbers>()); });
+  print_wrong_quotients();
   std::cout << "}\n";
 }

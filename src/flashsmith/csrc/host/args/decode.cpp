@@ -1,7 +1,8 @@
 #include "host/args/decode.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "host/args/divisor.h"
 
 namespace flashsmith {
 namespace {
@@ -12,14 +13,6 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 const int32_t *data_of(const TensorView *t) {
   return t ? static_cast<const int32_t *>(t->data_ptr()) : nullptr;
-}
-
-// `value` is positive, or no thread divides by it.
-Divisor divisor(int64_t value) {
-  const uint64_t positive = std::max<int64_t>(value, 1);
-  const int shift = std::bit_width(positive - 1);
-  const uint64_t multiplier = ((uint64_t{1} << (31 + shift)) + positive - 1) / positive;
-  return {static_cast<int>(value), static_cast<uint32_t>(multiplier), shift};
 }
 
 }  // namespace
