@@ -220,8 +220,11 @@ def test_pages_are_in_random_order_and_hold_the_entries() -> None:
     assert cache.table is not None and cache.rows == 256 and cache.is_full
     assert not torch.equal(cache.table.flatten(), torch.arange(12)), "pages are in order"
     assert torch.equal(cache.v[cache.table.long()].flatten(1, 2), entries.v)
-    varlen = DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu").cache
+    varlen, again = (
+        DecodeInputs(replace(DECODE, cache="varlen pages of 16"), "cpu").cache for _ in range(2)
+    )
     assert not varlen.is_full and varlen.rows == 256
+    assert varlen.lengths.equal(again.lengths), "they depend on the case alone"
 
 
 def test_flashinfer_is_no_peer_at_head_dimensions_that_it_cannot_merge() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,10 @@ class DecodeInputs(Given):
         k, v = small_k.to(dtype), small_v.to(dtype)  # values that FP8 holds exactly
         lengths = torch.full((problem.batch,), problem.seq_len_k, dtype=torch.int32, device=device)
         if _VARLEN in name or _FORMERLY in name:
-            lengths = torch.randint_like(lengths, 1, problem.seq_len_k + 1)
+            # Drawn from the case's words, so that they do not depend on the cases that came before.
+            drawn = random.Random(str(case))
+            some = [drawn.randint(1, problem.seq_len_k) for _ in range(problem.batch)]
+            lengths = torch.tensor(some, dtype=torch.int32, device=device)
         self.q = q
         self.cache = Cache(small_k, small_v, lengths) if _SMALL in name else Cache(k, v, lengths)
         if _PAGES in name:
