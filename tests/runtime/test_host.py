@@ -45,7 +45,7 @@ def test_gpus_that_have_a_family(values: dict[str, Any]) -> None:
 
 
 def test_quotients_by_multiplying_are_those_of_a_division(values: dict[str, Any]) -> None:
-    """Of 5000 divisors up to 2^31 - 1, and 120 numbers for each."""
+    """The program tries 5000 divisors up to 2^31 - 1, with 120 numbers each."""
     assert values["wrong quotients"] == [-1]
 
 
