@@ -120,13 +120,13 @@ _NAME = re.escape(INSTANCES[0].name)
     ],
 )
 def test_what_was_not_written_is_not_kept(workshop: Workshop, lie: str, words: str) -> None:
-    honest = workshop.compiler.read_text()
-    workshop.compiler.write_text(honest.replace("exec ", f"{lie}\nexec "))
+    honest = shutil.copy2(workshop.compiler, workshop.root / "honest")
+    workshop.compiler.write_text(honest.read_text().replace("exec ", f"{lie}\nexec "))
     with pytest.raises(BuildError, match=words):
         workshop.build()
     assert list_modules() == []
     assert (workshop.find_host() is None) == (".cu" not in lie)
-    workshop.compiler.write_text(honest)
+    honest.replace(workshop.compiler)  # a compiler that the error ended may still be running
     assert KERNEL_FILES[0] in workshop.new_compilations()
 
 
