@@ -8,6 +8,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime.emulation import Emulation
 from support.decoding import PLAIN, VARIED, assert_right, requests
 
 
@@ -54,3 +55,16 @@ def test_a_block_takes_one_split() -> None:
     assert blocks_and_slots(2, 1536) == (6, 6), "no split has fewer than four KV steps"
     assert blocks_and_slots(1, 5120) == (4, 4), "one work tile for four SMs is few"
     assert blocks_and_slots(1, 12800) == (8, 8), "several splits on an SM, as they are long"
+
+
+def test_splits_that_the_caller_counts_may_be_short() -> None:
+    """The emulator sees a partial result of each; the own choice has two KV steps a split."""
+    asked = requests(PLAIN, (8 * 128,), heads=(2, 1), behind=0)
+    kernel = Emulation(find_decode(KernelId(PLAIN), Target.emulator()))
+
+    def stored(splits: int) -> int:
+        assert_right(PLAIN, asked, splits=splits)
+        return kernel.counters()["global_store_bytes"]
+
+    partial = 2 * (PLAIN.d_head + 2) * 4  # of two rows
+    assert stored(8) - stored(4) == 4 * partial
