@@ -3,6 +3,7 @@
     python benchmarks/models.py --out benchmarks/results/h200/2026-01-01
     python benchmarks/models.py --cases decode --out benchmarks/results/h200/2026-01-01
     python benchmarks/models.py --cases packed --out benchmarks/results/h200/2026-01-01
+    python benchmarks/models.py --cases decode --shard 1/2 --out build/first  # on one of two GPUs
 
 It writes one row for each case and candidate: microseconds in turn with a flushed L2 and back to
 back, and the ratio of the best peer's time to ours. Last come the geometric mean, the share of

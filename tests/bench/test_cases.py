@@ -148,6 +148,8 @@ def test_a_program_needs_a_folder_and_cases(capsys: pytest.CaptureFixture[str]) 
     for words, message in (
         ([], "--out is needed"),
         (["--cases", "fp4"], "which no case has"),
+        (["--shard", "3/2"], "--shard: 3/2 is not I/N with 1 <= I <= N, as in 2/3"),
+        (["--shard", "half"], "--shard: half is not I/N"),
         (["--config", "fa5"], "candidate 'fa5' is not known; supported: flashsmith, "),
     ):
         with pytest.raises(SystemExit):
@@ -163,6 +165,13 @@ def test_other_cases_are_measured_where_they_are_asked_for(
     for words, expected in (([], GRADIENTS), (["--cases", "table"], other)):
         assert run_program(benchmark, "Some.", ["--list", *words]) == 0
         assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_several_programs_share_the_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [replace(GRADIENTS, group=str(i)) for i in range(5)]
+    for shard, expected in (("1/2", cases[::2]), ("2/2", cases[1::2]), ("5/5", cases[4:])):
+        assert run_program(benchmark_of(*cases), "Some.", ["--list", "--shard", shard]) == 0
+        assert capsys.readouterr().out.splitlines() == [*map(str, expected)]
 
 
 def test_a_gpu_of_another_kind_measures_nothing(

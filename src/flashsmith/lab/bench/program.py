@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,6 +77,8 @@ def run_program(
         cases = _told(benchmark.chosen(arguments.cases), arguments.candidate, arguments.config)
     except ValueError as error:
         parser.error(str(error))
+    first, step = arguments.shard
+    cases = cases[first - 1 :: step]
     if arguments.list:
         print(*cases, sep="\n")
         return 0
@@ -113,6 +116,13 @@ def _told(cases: Iterable[Case], only: Sequence[str], more: Sequence[str]) -> li
 def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentParser:
     parser = make_parser(description, required=False)
     parser.add_argument("--cases", help="a part of their words, with * and ?; default: the usual")
+    parser.add_argument(
+        "--shard",
+        type=_shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="measure every N-th of the cases, from I on; several GPUs then share them",
+    )
     parser.add_argument("--list", action="store_true", help="print the cases, measure nothing")
     parser.add_argument("--dry", action="store_true", help="tiny, on the emulator, without times")
     parser.add_argument(
@@ -127,6 +137,13 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
     parser.add_argument("--repeats", type=int, default=benchmark.repeats, help="in turn, each")
     parser.add_argument("--milliseconds", type=float, default=PERIOD_MS, help="back to back, each")
     return parser
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with 1 <= I <= N, as in 2/3")
+    return int(match[1]), int(match[2])
 
 
 def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
