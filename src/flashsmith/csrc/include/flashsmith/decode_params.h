@@ -75,7 +75,7 @@ struct SplitArgs {
 
 // A decode call as masks and scores see it, with the KV cache. `group`: heads of Q for each head of
 // the cache. `Q_blocks`: work tiles of a head of the cache. `tiles_of_request`, `all_tiles`: work
-// of a request, and of all.
+// tiles of a request, and of all.
 struct DecodeProblem : ProblemArgs {
   CacheArgs cache;
   SplitArgs split;

@@ -16,4 +16,11 @@ FLASHSMITH_DEVICE int quotient(int value, const Divisor &divisor) {
   return static_cast<int>(static_cast<uint32_t>(product >> 32) >> divisor.shift);
 }
 
+FLASHSMITH_DEVICE int quotient_up(int value, int divisor) {
+  return quotient(value + divisor - 1, divisor);
+}
+FLASHSMITH_DEVICE int quotient_up(int value, const Divisor &divisor) {
+  return quotient(value + divisor.value - 1, divisor);
+}
+
 }  // namespace flashsmith

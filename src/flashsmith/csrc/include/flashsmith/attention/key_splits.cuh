@@ -15,8 +15,9 @@
 //    work tiles   |  0    |  1               |  2 |  3           |
 //    blocks       |  0         |  1         |  2         |  3    |
 //
-// Which schedule is shorter depends on all lengths, so blocks read them first: behind their first
-// keys, lengths would arrive 2 us later, and a block that changes its schedule would begin anew.
+// Blocks read all lengths first, because the shorter schedule depends on them. Behind a block's
+// first keys, lengths would arrive 2 us later, and a block that changed its schedule would begin
+// anew.
 #pragma once
 
 #include <type_traits>
@@ -55,13 +56,6 @@ struct KeySplit {
 
 static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
               "the host has room for what a kernel that combines is told");
-
-FLASHSMITH_DEVICE int quotient_up(int value, int divisor) {
-  return quotient(value + divisor - 1, divisor);
-}
-FLASHSMITH_DEVICE int quotient_up(int value, const Divisor &divisor) {
-  return quotient(value + divisor.value - 1, divisor);
-}
 
 // Returns the sum over the lanes before this one, and in `total` the sum over all lanes.
 FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
