@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
-import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance
 from flashsmith.jit import Target, build_kernels
+from flashsmith.lab.shard import Shard
 from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from support.emulator_program import Run, build, run_case
 
@@ -51,10 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     text = config.getoption("--shard")
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise pytest.UsageError(f"--shard is {text}; expected I/N with 1 <= I <= N, as in 2/3")
-    mine = items[int(match[1]) - 1 :: int(match[2])]
+    try:
+        mine = [*Shard.parse(text).of(items)]
+    except argparse.ArgumentTypeError:
+        raise pytest.UsageError(
+            f"--shard is {text}; expected I/N with 1 <= I <= N, as in 2/3"
+        ) from None
     chosen = set(mine)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = mine

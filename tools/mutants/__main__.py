@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from flashsmith.lab.shard import Shard
 from tools.mutants.areas import AREAS, BY_NAME
 from tools.mutants.kernels import link_entries
 from tools.mutants.mutant import change_between
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         places = [[mutant] for mutant in among if mutant.id in options.only]
     else:
         places = sample(ROOT, options.count, options.seed, areas)
-        places = places[options.shard[0] - 1 :: options.shard[1]]
+        places = options.shard.of(places)
     if options.list:
         _print_list(places)
         return 0
@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=200, help="mutants in the sample")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--areas", type=_areas, help="some of: " + ", ".join(BY_NAME))
-    parser.add_argument("--shard", type=_shard, default=(1, 1), help="i/n: every n-th, from i on")
+    parser.add_argument(
+        "--shard", type=Shard.parse, default=Shard(), help="I/N: every N-th, from I on"
+    )
     parser.add_argument("--only", action="append", metavar="ID", help="this mutant; repeatable")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
@@ -71,13 +73,6 @@ def _areas(text: str) -> list[str]:
     if unknown := [name for name in names if name not in BY_NAME]:
         raise argparse.ArgumentTypeError(f"no areas: {', '.join(unknown)}")
     return names
-
-
-def _shard(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text} is not i/n with 1 <= i <= n")
-    return int(match[1]), int(match[2])
 
 
 def _print_list(places: Sequence[Queue]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
 from flashsmith.lab.bench.timer import PERIOD_MS
+from flashsmith.lab.shard import Shard
 
 _RATIOS = ("of_best_peer", "of_fa3")  # ends of the names of columns with ratios
 
@@ -77,8 +77,7 @@ def run_program(
         cases = _told(benchmark.chosen(arguments.cases), arguments.candidate, arguments.config)
     except ValueError as error:
         parser.error(str(error))
-    first, step = arguments.shard
-    cases = cases[first - 1 :: step]
+    cases = [*arguments.shard.of(cases)]
     if arguments.list:
         print(*cases, sep="\n")
         return 0
@@ -118,8 +117,8 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
     parser.add_argument("--cases", help="a part of their words, with * and ?; default: the usual")
     parser.add_argument(
         "--shard",
-        type=_shard,
-        default=(1, 1),
+        type=Shard.parse,
+        default=Shard(),
         metavar="I/N",
         help="measure every N-th of the cases, from I on; several GPUs then share them",
     )
@@ -137,13 +136,6 @@ def _parser(benchmark: Benchmark, description: str | None) -> argparse.ArgumentP
     parser.add_argument("--repeats", type=int, default=benchmark.repeats, help="in turn, each")
     parser.add_argument("--milliseconds", type=float, default=PERIOD_MS, help="back to back, each")
     return parser
-
-
-def _shard(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text} is not I/N with 1 <= I <= N, as in 2/3")
-    return int(match[1]), int(match[2])
 
 
 def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: Path) -> int:
