@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from flashsmith.configs import KernelId, parse_kernel_name_into_instance
 from flashsmith.jit import Target, build_kernels
-from flashsmith.lab.shard import Shard
+from flashsmith.lab.bench.shard import Shard
 from flashsmith.runtime import Kernel, find_kernel, load_kernels
 from support.emulator_program import Run, build, run_case
 

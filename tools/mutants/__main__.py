@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashsmith.lab.shard import Shard
+from flashsmith.lab.bench.shard import Shard
 from tools.mutants.areas import AREAS, BY_NAME
 from tools.mutants.kernels import link_entries
 from tools.mutants.mutant import change_between

@@ -21,8 +21,8 @@ from flashsmith.lab.bench.resources import load_and_describe
 from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
 from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
+from flashsmith.lab.bench.shard import Shard
 from flashsmith.lab.bench.timer import PERIOD_MS
-from flashsmith.lab.shard import Shard
 
 _RATIOS = ("of_best_peer", "of_fa3")  # ends of the names of columns with ratios
 
