@@ -67,6 +67,13 @@ def test_24_causal_heads_are_one_group() -> None:
         assert choice.entry and choice.config.heads_per_group >= 24
 
 
+def test_a_small_grid_of_fp16_takes_what_bf16_has_for_it() -> None:
+    """The table has FP16 for full grids alone, where groups of 16 heads are as fast as one."""
+    choice = choose_for(FORWARD, workload(64, 3, 12, 725, CAUSAL, DType.FP16), H200)
+    assert choice.entry and choice.entry.workload.dtype == DType.BF16
+    assert choice.config.dtype == DType.FP16 and choice.config.heads_per_group >= 36
+
+
 def test_the_prediction_is_of_the_fastest_and_counts_from_a_clear_difference_on() -> None:
     draw = random.Random(4)
     predicted = 0

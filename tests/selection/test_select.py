@@ -99,13 +99,12 @@ def test_the_heuristic_serves_where_its_tiles_are_clearly_fewer_waves() -> None:
 def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The nearest fill comes before a row of the other dtype for exactly this fill."""
     monkeypatch.setattr(operation, "_MAX_COST_RATIO", 0.0)
     full, few = make_entry([LARGE]), make_entry([SM90_BF16])
     few = replace(few, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
     write_user_table(full, few, gpu=A100)
     lone = square(DType.FP16, 128, "full", 1, 16, 1024)
-    assert choose(lone, A100).config == LARGE
+    assert choose(lone, A100).config == LARGE, "no sm90 kernel runs there"
     near = replace(few, workload=square(DType.FP16, 128, "full", 2, 16, 1024))
     write_user_table(full, replace(near, ranked=make_entry([SMALL]).ranked), gpu=A100)
     assert choose(lone, A100).config == SMALL
@@ -115,6 +114,20 @@ def test_the_nearest_measured_fill_serves_where_none_is_of_the_own(
     )  # fmt: skip
     assert "257 to 512 rows an SM; the nearest that was measured to lengths" in text
     assert "measured to lengths 513 to 1024, 129 to 256 rows an SM" in text
+
+
+def test_the_other_dtype_at_this_fill_comes_before_another_fill() -> None:
+    other = make_entry([SMALL.for_dtype(DType.BF16)])
+    lone = square(DType.FP16, 128, "full", 1, 16, 1024)
+    other = replace(other, workload=square(DType.BF16, 128, "full", 1, 16, 1024))
+    write_user_table(make_entry([LARGE]), other, gpu=A100)
+    assert choose(lone, A100).config == SMALL
+    write_user_table(make_entry([LARGE]), gpu=A100)
+    own, far = choose(make_entry().workload, A100), choose(lone, A100)
+    assert [any("no entry for BF16" in why for why in each.passed_over) for each in (own, far)] == [
+        False,
+        True,
+    ], "a table is passed over when its entry is asked for"
 
 
 def test_the_shipped_entry_of_the_same_fill_comes_before_the_users_of_another() -> None:

@@ -65,8 +65,9 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 def test_the_same_machine_code_renews_tables_and_the_record(recorded: Recorded) -> None:
     assert recorded.restamp() == 0
     table, record = Table.read(recorded.table), MachineCodeRecord.read(recorded.path)
-    assert table.stamp == STAMP | kernel_source_stamp()
-    assert table.requirements(H200).items() <= table.stamp.items()
+    own = table.requirements(H200)
+    assert table.stamp == STAMP | OLD | own, "it has no kernels of the other families"
+    assert own.keys() == {"gpu", "kernels_sm80"}
     assert record.rows == ROWS
     assert record.sources == {name: (OLD[name], kernel_source_stamp()[name]) for name in OLD}
     assert sorted(recorded.compiled) == sorted(KERNELS)
@@ -74,6 +75,12 @@ def test_the_same_machine_code_renews_tables_and_the_record(recorded: Recorded) 
     assert recorded.restamp() == 0
     assert MachineCodeRecord.read(recorded.path) == record
     assert recorded.compiled == []
+
+
+def test_a_family_without_kernels_in_a_table_needs_no_record(recorded: Recorded) -> None:
+    recorded.write(recorded.record, STAMP | OLD | {"kernels_sm90": "f" * 16})
+    assert recorded.restamp() == 0
+    assert Table.read(recorded.table).stamp["kernels_sm90"] == "f" * 16
 
 
 @pytest.mark.parametrize("place", range(len(ROWS)))

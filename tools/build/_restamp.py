@@ -34,7 +34,8 @@ def sample_of(kernels: list[KernelId], size: int) -> list[KernelId]:
 def restamp(
     path: Path, record: MachineCodeRecord, today: Mapping[str, str], tables: Iterable[Path]
 ) -> None:
-    """Writes today's hashes into tables and the record, whose machine code today's sources give.
+    """Writes today's hashes into tables and the record, whose machine code today's sources give. A
+    table keeps the hashes of families of which it has no kernel.
 
     Raises:
         TuningError, ValueError: A table is not covered by the record. Then nothing is written.
@@ -52,15 +53,16 @@ def restamp(
 def _renewed(path: Path, record: MachineCodeRecord, today: Mapping[str, str]) -> str:
     table = Table.read(path)
     recorded = {row[0] for row in record.rows}
-    named = {
-        KernelId(row.config, entry.workload.variant).name
+    kernels = {
+        KernelId(row.config, entry.workload.variant)
         for entry in table.entries.values()
         for row in entry.ranked
     }
-    if missing := sorted(named - recorded):
+    if missing := sorted({kernel.name for kernel in kernels} - recorded):
         raise ValueError(f"{path} has {len(missing)} kernels that no record has: {missing[0]}, ...")
     text = path.read_text()
-    for field in sorted(today.keys() & table.stamp.keys()):
+    fields = {stamp_field(type(kernel.config)) for kernel in kernels}
+    for field in sorted(fields & table.stamp.keys()):
         was = table.stamp[field]
         if was not in record.sources[field]:
             raise ValueError(f"{path} was measured with {field} {was}, which the record has not")

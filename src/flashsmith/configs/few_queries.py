@@ -42,6 +42,9 @@ _SECOND_LAUNCH = 3e6  # the time of a kernel that combines, 2.5 us, at d_head 1
 # up to the keys for which an H200 measured both, and need a lead.
 _MIN_ROWS_OF_A_TILE, _MAX_KEYS_OF_SMALLER_TILES = 64, {64: 8192, 128: 16384}
 _CLEARLY_FASTER_TILES = 0.95
+# Smaller tiles need no lead where memory bounds the usual kernel: they take half as many splits,
+# and so leave half the partial results. This was measured for one d_head alone.
+_D_HEAD_OF_READING, _HARDLY_SLOWER = 128, 1.15
 
 
 def rows_of_decode(problem: Problem) -> int:
@@ -126,8 +129,7 @@ def decode_cost(
     """Returns decode's time by the cost model: all SMs are equally busy, then one of them combines
     the partial results of a tile's splits."""
     tiles = _tiles(config, problem)
-    rate = config.tensor_core_rate / rate_of_forward
-    busy = max(tiles * config.B_r / rate, _reading(problem)) / num_sms
+    busy = max(_multiplying(config, problem, rate_of_forward), _reading(problem)) / num_sms
     splits = min(max(num_sms / tiles, 1.0), config.max_combined_splits)
     merging = (1 + splits) * config.B_r * _READS_OF_A_SUM * _ROWS_OF_A_READ
     return problem.seq_len_k * busy + merging + _START
@@ -140,7 +142,16 @@ def _fastest(
     num_sms: int,
     rate_of_forward: float,
 ) -> DecodeKernelConfig:
-    """Returns the usual configuration, or another that is clearly faster by the cost model."""
+    """Returns the usual configuration, or another that is clearly faster by the cost model, or
+    hardly slower where memory bounds the usual one."""
+
+    def multiplying(config: DecodeKernelConfig) -> float:
+        return _multiplying(config, problem, rate_of_forward)
+
+    reading = _reading(problem)
+    if usual.d_head == _D_HEAD_OF_READING and multiplying(usual) <= reading:
+        near = [each for each in others if multiplying(each) <= _HARDLY_SLOWER * reading]
+        return min(near, key=multiplying, default=usual)
 
     def cost(config: DecodeKernelConfig) -> float:
         combines = num_sms // _tiles(config, problem) > config.max_combined_splits
@@ -154,6 +165,11 @@ def _fastest(
 def _tiles(config: DecodeKernelConfig, problem: Problem) -> int:
     """Returns the number of work tiles."""
     return problem.batch * problem.heads_kv * -(-rows_of_decode(problem) // config.B_r)
+
+
+def _multiplying(config: DecodeKernelConfig, problem: Problem, rate_of_forward: float) -> float:
+    """Returns the time of the products of all rows with a key, on one SM."""
+    return _tiles(config, problem) * config.B_r * rate_of_forward / config.tensor_core_rate
 
 
 def _reading(problem: Problem) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 
 from flashsmith.configs import DType, ForwardKernelConfig, Workload
 from flashsmith.configs.base import Capability
@@ -168,17 +169,26 @@ def forget_with_calls(clear: Callable[[], None]) -> None:
 def _entries_for(
     sources: tuple[Source[W, C], ...], key: TuningKey, passed_over: list[str]
 ) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
-    """Yields the entries that may serve, best first; tables without one go to ``passed_over``."""
-    for dtype in (key.dtype, *(other for other in DType if other != key.dtype)):
-        keys = [
-            key._replace(dtype=dtype, bucket=bucket)
-            for bucket in key.bucket.in_order_of_similarity()
-        ]
-        for wanted in keys:
+    """Yields the entries that may serve, best first: of the same bucket, then of other fills of the
+    GPU, each of the workload's dtype before the other one. Tables without one of these go to
+    ``passed_over``."""
+    dtypes = (key.dtype, *(other for other in DType if other != key.dtype))
+    buckets = key.bucket.in_order_of_similarity()
+    exact, others = buckets[:1], buckets[1:]
+    for alike, dtype in product((exact, others), dtypes):
+        if alike is exact:
+            passed_over.extend(_without_entry(sources, key._replace(dtype=dtype)))
+        for bucket in alike:
+            wanted = key._replace(dtype=dtype, bucket=bucket)
             for source in sources:
-                entry = source.table.entries.get(wanted)
-                if entry is not None:
+                if (entry := source.table.entries.get(wanted)) is not None:
                     yield source, entry
-                elif wanted is keys[0] and not source.table.entries.keys() & set(keys):
-                    lengths = f"{dtype} d {key.d_head} {key.variant}, {key.bucket.lengths}"
-                    passed_over.append(f"{source.title} {source.path}: no entry for {lengths}")
+
+
+def _without_entry(sources: tuple[Source[W, C], ...], key: TuningKey) -> Iterator[str]:
+    """Yields a sentence for each table without an entry for the key, at any fill of the GPU."""
+    keys = {key._replace(bucket=bucket) for bucket in key.bucket.in_order_of_similarity()}
+    for source in sources:
+        if not source.table.entries.keys() & keys:
+            lengths = f"{key.dtype} d {key.d_head} {key.variant}, {key.bucket.lengths}"
+            yield f"{source.title} {source.path}: no entry for {lengths}"

@@ -41,8 +41,9 @@ def select_config(
     """Returns the configuration for q and k: from the GPU's tuned tables, else by heuristic.
 
     The order is: the user's table (`flashsmith tune`), then the table shipped with the package;
-    then their entries for other fills of the GPU, most similar first; then the same for the other
-    16-bit dtype, whose tiles serve as well; then the heuristic of the newest family that serves.
+    then their entries for the other 16-bit dtype, whose tiles serve as well; then those of both
+    dtypes for other fills of the GPU, most similar first; then the heuristic of the newest family
+    that serves.
     The sm90 family serves compute capability 9.0 alone. CPU tensors take the heuristic of the
     plainest family that serves. For few queries over many keys, if the forward's tiles would leave
     SMs idle, decode serves (`configs/few_queries.py`). Nothing is measured here. `flashsmith tune

@@ -144,16 +144,18 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         and unordered they convert dQ early. But where tiles of d_head 128 and 192 are few, they are
         1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
         At d_head 64 windows are short: few blocks of keys add to a block of dQ, and a third of the
-        products is of queries that see no key.
+        products is of queries that see no key. Full masks have such products in the last block of
+        keys, where most lengths leave a warpgroup of three, or two, without keys.
         """
         variant = workload.variant
         short_windows = variant.window and self.d_head == _SHORT_ROWS
         in_order = self.dQ_in_order or short_windows or self._order_is_free(workload)
+        ends_of_keys = not (variant.causal or variant.varlen) and self.d_head == _SHORT_ROWS
         return replace(
             self,
             persistent=in_order or variant.causal or self._has_even_tiles_to_spare(workload),
             dQ_in_order=in_order,
-            skip_unseen=short_windows,
+            skip_unseen=short_windows or ends_of_keys,
             split_groups=workload.problem.is_grouped and not self.shares_keys,
         )
 

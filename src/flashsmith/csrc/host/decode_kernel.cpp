@@ -99,16 +99,8 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
   return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
 }
 
-int64_t DecodeKernel::n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits,
-                                         int num_sms) const {
-  if (blocks_.one_split_each) return all_splits;
-  const int64_t blocks = std::min(all_splits, resident_blocks(num_sms));
-  const int64_t tiles_of_head = quotient_up(rows_of_head(problem), tiles.B_r);
-  // A block's splits are of different work tiles of a head, of which the last may have few rows.
-  const bool always_the_same = tiles_of_head > 1 && blocks % tiles_of_head == 0;
-  if (!always_the_same || blocks == all_splits) return blocks;
-  const bool another_round = quotient_up(all_splits, blocks - 1) > quotient_up(all_splits, blocks);
-  return another_round ? blocks : blocks - 1;
+int64_t DecodeKernel::n_blocks_of_splits(int64_t all_splits, int num_sms) const {
+  return blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
 }
 
 bool DecodeKernel::begins_early(int64_t blocks, bool combines, int num_sms) const {
@@ -134,7 +126,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits);
   const int64_t all_splits = n_tiles(problem) * plan.splits;
   const bool combines = plan.splits > 1 && has_combine_kernel(problem, plan.splits);
-  int64_t blocks = n_blocks_of_splits(problem, all_splits, num_sms);
+  int64_t blocks = n_blocks_of_splits(all_splits, num_sms);
   plan.next_begins_early = begins_early(blocks, combines, num_sms);
   if (!plan.is_even) {
     plan.n_ranges = static_cast<int>(n_ranges(problem, all_splits, num_sms));
@@ -158,7 +150,8 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
 }
 
 int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
-  return std::min<int64_t>(rows_of_head(problem), tiles.B_r) * tiles.d_head / kPartialChunk;
+  const int64_t rows = rows_of_head(problem), tiles_of_head = quotient_up(rows, tiles.B_r);
+  return quotient_up(rows, tiles_of_head) * tiles.d_head / kPartialChunk;
 }
 
 void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem,

@@ -64,7 +64,7 @@ class DecodeKernel : public Kernel {
   int64_t resident_blocks(int num_sms) const { return int64_t{num_sms} * blocks_.blocks_per_SM; }
 
   // Returns the number of blocks that take `all_splits` equal splits.
-  int64_t n_blocks_of_splits(const ForwardProblem &problem, int64_t all_splits, int num_sms) const;
+  int64_t n_blocks_of_splits(int64_t all_splits, int num_sms) const;
 
   // Returns whether a separate kernel combines the partial results of work tiles, instead of the
   // last split.

@@ -30,7 +30,7 @@ class Sm90Decode final : public DecodeKernel {
 
   // A warpgroup adds splits one after the other.
   bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
-    constexpr int64_t kMaxByTheLast = 4;
+    constexpr int64_t kMaxByTheLast = 2;
     return splits > kMaxByTheLast;
   }
 

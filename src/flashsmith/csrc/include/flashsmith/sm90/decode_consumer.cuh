@@ -8,6 +8,7 @@
 #include "flashsmith/ptx/fence.cuh"
 #include "flashsmith/ptx/schedule.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/ptx/uniform.cuh"
 #include "flashsmith/sm90/block_steps.cuh"
 #include "flashsmith/sm90/decode_output.cuh"
 #include "flashsmith/sm90/decode_producer.cuh"
@@ -80,15 +81,9 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     for (bool is_first = true; true; is_first = false) {
       KeySplits<Traits> splits(args_.problem, state);
       Parked own{};
-      if (!splits.next(own.split)) break;
+      if (!ptx::uniform(splits.next(own.split))) break;
       own.state = splits.state();
-      if (has_rows(own.split)) {
-        state = visit(own, is_first);
-      } else {
-        if (is_first) LoadingOrder<Traits>::let_K_follow();
-        pass_by(own.split);
-        state = own.state;
-      }
+      state = visit(own, is_first);
     }
     scheduler_.end();
   }
@@ -98,34 +93,15 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   // Returns whether this thread leads the consumer threads of the block.
   FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
 
-  // Returns whether the warpgroup has rows: the last work tile of a head may have too few for all.
-  FLASHSMITH_DEVICE bool has_rows(const KeySplit &split) const {
-    const int first = warpgroup_ * kWgmmaM;
-    return Traits::n_warpgroups == 1 || first < DecodeRows<Traits>(args_.problem, split).count();
-  }
-
-  // Leaves the keys of a split, and the tensor cores, to the other warpgroups.
-  FLASHSMITH_DEVICE void pass_by(const KeySplit &split) {
-#pragma unroll 1
-    for (int block = split.begin; block < split.end; block++) {
-      this->wait_K();
-      scheduler_.wait();
-      scheduler_.pass();
-      ptx::warp_sync();  // all lanes have seen K before one of them lets it be overwritten
-      this->free_K();
-      this->wait_V();
-      ptx::warp_sync();
-      this->free_V();
-    }
-  }
-
   // Visits a split, and returns the state, which is in no register meanwhile.
   FLASHSMITH_DEVICE SplitsState visit(const Parked &own, bool is_first) {
     park(own);
     open(own.split, is_first);
     clear();
-    const int begin = own.split.begin, masked = masked_;
+    make_uniform();
     this->first_scores(S_);
+    make_uniform();
+    const int begin = ptx::uniform(own.split.begin), masked = ptx::uniform(masked_);
     for (block_--; block_ >= masked && block_ >= begin; block_--) {
       this->template overlapped_step<true>();
     }
@@ -137,6 +113,14 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     if (leads()) SplitTiles(args_.problem.split).add(done.split);
     DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).write(O_.sums(), softmax_);
     return done.state;
+  }
+
+  // Tells the compiler that all lanes have the same blocks and stages, which it cannot see behind
+  // the search for the split: products then take their descriptors from uniform registers.
+  FLASHSMITH_DEVICE void make_uniform() {
+    block_ = ptx::uniform(block_);
+    K_stage_ = {ptx::uniform(K_stage_.buffer), ptx::uniform(K_stage_.parity)};
+    V_stage_ = {ptx::uniform(V_stage_.buffer), ptx::uniform(V_stage_.parity)};
   }
 
   // Clears the accumulators. Products read them, even products that begin with zeros: after this no
