@@ -97,6 +97,16 @@ def test_an_error_counts_by_the_weight_of_its_key() -> None:
     assert (score_error(q, k, sinks=sink) < 1e-6 * score_error(q, k)).all()
 
 
+def test_a_capped_infinite_score_is_as_exact_as_a_large_one() -> None:
+    """The cap makes it finite, so that what is added to it is rounded as for any other score."""
+    q, k = torch.ones(1, 1, 2, 64), torch.full((1, 2, 2, 64), math.inf)
+    meaning = {"softcap": 30.0, "alibi_slopes": torch.tensor([20.0, 1.0])}
+    found = score_error(q, k, **meaning)
+    large = score_error(q, k.clamp(max=1e4), **meaning)
+    torch.testing.assert_close(found, large)
+    assert found.min() >= 2.0**-22 * 30
+
+
 def test_a_cap_lets_hardly_an_error_of_large_scores_through() -> None:
     q, k = qk_of(1000.0)
     free, capped = score_error(q, k), score_error(q, k, softcap=4.0)

@@ -124,10 +124,11 @@ def _capped(s: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def _passed_by_cap(s: torch.Tensor, errors: torch.Tensor, cap: float) -> torch.Tensor:
-    """Returns how much the capped scores change at most if the scores change by ``errors``."""
+    """Returns how much the capped scores change at most if the scores change by ``errors``. An
+    infinite score does not change."""
     up = _capped(s + errors, cap) - _capped(s, cap)
     down = _capped(s, cap) - _capped(s - errors, cap)
-    return torch.maximum(up, down)
+    return torch.maximum(up, down).where(~s.isinf(), 0)
 
 
 def _sink_column(s: torch.Tensor, semantics: Semantics) -> list[torch.Tensor]:
