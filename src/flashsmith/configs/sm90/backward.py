@@ -173,7 +173,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
 
         Blocks of keys wait for those before them when they begin, which few tiles notice most. A
         group makes tiles longer by its heads, so the same wait is a smaller share; but not under a
-        full mask, where tiles of any order visit the same queries together, too.
+        full mask, where tiles of any order visit the same queries together, too. Persistent blocks
+        of rows of 128 elements convert dQ faster than they would wait there.
         """
         problem, causal = workload.problem, workload.variant.causal
         n_keys, short_rows = problem.seq_len_k, self.d_head == _SHORT_ROWS
@@ -187,7 +188,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows and causal else _SHORT)
         tiles = self._tiles_of(problem)
         if not problem.is_grouped:
-            return short and tiles >= _MANY_TILES
+            has_time = causal or self.d_head < _LONG_ROWS
+            return short and has_time and tiles >= _MANY_TILES
         long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
         return causal and not long and (short or tiles >= _ENOUGH_TILES)
 
