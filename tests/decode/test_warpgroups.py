@@ -158,6 +158,7 @@ def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     tiles = 2 * -(-40 * 4 // TWO.B_r)
     sums = tiles * TWO.B_r * (TWO.d_head + 2) * 4
+    assert TWO.max_combined_splits == 2, "which the cost model counts"
     few, many = (kernel.plan(tensors, how=Splitting(n)) for n in (2, 3))
     assert (len(few.launches), len(many.launches)) == (1, 2)
     assert (few.workspace_bytes, few.counter_bytes) == (2 * sums, tiles * TWO.n_warpgroups * 4)
@@ -181,6 +182,7 @@ def test_splits_that_share_keys_take_the_fewest_steps_in_rounds() -> None:
     assert slots_and_blocks(1, 384, 128 * 40) == (0, 3), "three of 10 gain less than an eighth"
     assert slots_and_blocks(1, 384, 128 * 8) == (0, 3), "one of 8 steps, not three of 2"
     assert slots_and_blocks(1, 256, 128 * 40) == (4, 4)
+    assert slots_and_blocks(3, 256, 128) == (0, 4), "six work tiles, each as long as another"
     assert slots_and_blocks(2, 256, 128) == (0, 4)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from flashsmith.configs.base import Capability, DecodeKernelConfig, ForwardKernelConfig
 from flashsmith.configs.cost_model import grid_cost
@@ -144,10 +145,7 @@ def _fastest(
 ) -> DecodeKernelConfig:
     """Returns the usual configuration, or another that is clearly faster by the cost model, or
     hardly slower where memory bounds the usual one."""
-
-    def multiplying(config: DecodeKernelConfig) -> float:
-        return _multiplying(config, problem, rate_of_forward)
-
+    multiplying = partial(_multiplying, problem=problem, rate_of_forward=rate_of_forward)
     reading = _reading(problem)
     if usual.d_head == _D_HEAD_OF_READING and multiplying(usual) <= reading:
         near = [each for each in others if multiplying(each) <= _HARDLY_SLOWER * reading]

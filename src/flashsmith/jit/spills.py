@@ -43,9 +43,10 @@ ALLOWED_SPILL_BYTES: dict[tuple[str, str, int, int, int, int], int] = {
     ("sm80", "decode", 128, 16, 32, 2): 4,
     # One register spills, with nvcc 13.5 on sm_120 alone.
     ("sm80", "decode", 128, 32, 16, 8): 4,
-    # Addresses and counts of a work tile spill beside a row of 256 sums in registers: six loads in
-    # the 2700 instructions of the loop over keys.
-    ("sm90", "decode", 256, 128, 64, 2): 144,
+    # Addresses and counts of a work tile spill beside a row of 256 sums in registers, outside of
+    # the loop over keys. ALiBi spills 168 to 192, with three to six loads in the loop: the build
+    # warns of that.
+    ("sm90", "decode", 256, 128, 64, 2): 100,
     # FP8 decode, and decode that calls functions, spill less than one load in a hundred
     # instructions of the loop over keys.
     ("sm80", "decode", 256, 64, 32, 4): 32,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from flashsmith.configs import DType, ForwardKernelConfig, Workload
@@ -172,22 +172,31 @@ def _entries_for(
     """Yields the entries that may serve, best first: of the same bucket, then of other fills of the
     GPU, each of the workload's dtype before the other one. Tables without one of these go to
     ``passed_over``."""
-    dtypes = (key.dtype, *(other for other in DType if other != key.dtype))
-    buckets = key.bucket.in_order_of_similarity()
-    exact, others = buckets[:1], buckets[1:]
-    for alike, dtype in product((exact, others), dtypes):
-        if alike is exact:
-            passed_over.extend(_without_entry(sources, key._replace(dtype=dtype)))
-        for bucket in alike:
-            wanted = key._replace(dtype=dtype, bucket=bucket)
-            for source in sources:
-                if (entry := source.table.entries.get(wanted)) is not None:
-                    yield source, entry
+    keys = [key._replace(dtype=each) for each in sorted(DType, key=lambda each: each != key.dtype)]
+    for wanted in keys:
+        passed_over.extend(_without_entry(sources, wanted))
+        yield from _entries(sources, [wanted])
+    for wanted in keys:
+        yield from _entries(sources, _other_fills(wanted))
+
+
+def _other_fills(key: TuningKey) -> list[TuningKey]:
+    """Returns the keys of the same lengths at other fills of the GPU, most similar first."""
+    _, *others = key.bucket.in_order_of_similarity()
+    return [key._replace(bucket=bucket) for bucket in others]
+
+
+def _entries(
+    sources: tuple[Source[W, C], ...], keys: Iterable[TuningKey]
+) -> Iterator[tuple[Source[W, C], Entry[W, C]]]:
+    for key, source in product(keys, sources):
+        if (entry := source.table.entries.get(key)) is not None:
+            yield source, entry
 
 
 def _without_entry(sources: tuple[Source[W, C], ...], key: TuningKey) -> Iterator[str]:
     """Yields a sentence for each table without an entry for the key, at any fill of the GPU."""
-    keys = {key._replace(bucket=bucket) for bucket in key.bucket.in_order_of_similarity()}
+    keys = {key, *_other_fills(key)}
     for source in sources:
         if not source.table.entries.keys() & keys:
             lengths = f"{key.dtype} d {key.d_head} {key.variant}, {key.bucket.lengths}"

@@ -188,8 +188,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         short = n_keys <= (_SHORT_OF_SHORT_ROWS if short_rows and causal else _SHORT)
         tiles = self._tiles_of(problem)
         if not problem.is_grouped:
-            has_time = causal or self.d_head < _LONG_ROWS
-            return short and has_time and tiles >= _MANY_TILES
+            converts_faster = not causal and self.d_head >= _LONG_ROWS
+            return short and tiles >= _MANY_TILES and not converts_faster
         long = n_keys > (_LONG_OF_SHORT_ROWS if short_rows else _LONG)
         return causal and not long and (short or tiles >= _ENOUGH_TILES)
 
