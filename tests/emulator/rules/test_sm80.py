@@ -229,7 +229,7 @@ def test_more_synchronisations_than_can_be_counted(run: Run) -> None:
 def test_memory_that_runs_out_is_an_error_or_does_no_harm(run: Run) -> None:
     """It ends in either case, by the threads that were started before."""
     result = run("want_of_memory")
-    assert result["complete"] + result["refused"] == 40
+    assert result["complete"] + result["refused"] == 80
     assert result["complete"] >= 6  # without some of the other three threads
 
 

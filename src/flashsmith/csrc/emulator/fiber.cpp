@@ -48,15 +48,14 @@ class Unused {
     return nullptr;
   }
 
-  // Keeps a mapping, and unmaps the oldest ones if there are too many, or this one if another
-  // thread is here.
-  void put(char *start, size_t bytes) {
+  // Keeps a mapping, and unmaps the oldest ones if there are too many. Unmaps this one if another
+  // thread is here or the list cannot grow, because a destructor that calls this must not throw.
+  void put(char *start, size_t bytes) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) {
+    if (!lock || !append({start, bytes})) {
       munmap(start, bytes);
       return;
     }
-    mappings_.push_back({start, bytes});
     for (bytes_ += bytes; bytes_ > kKeptBytes; mappings_.erase(mappings_.begin())) {
       munmap(mappings_.front().start, mappings_.front().bytes);
       bytes_ -= mappings_.front().bytes;
@@ -68,6 +67,16 @@ class Unused {
     char *start;
     size_t bytes;
   };
+
+  bool append(const Mapping &mapping) noexcept {
+    try {
+      mappings_.push_back(mapping);
+    } catch (const std::bad_alloc &) {
+      return false;
+    }
+    return true;
+  }
+
   std::mutex mutex_;
   std::vector<Mapping> mappings_;  // oldest first
   size_t bytes_ = 0;
