@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from flashsmith.runtime import workspace
 from flashsmith.runtime.plan import Plan
 from flashsmith.runtime.workspace import Scratch, counters_for, workspace_for
+from support.executed import executed
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
@@ -333,16 +333,9 @@ def test_what_is_more_than_zeros_is_each_calls_own(cuda: FakeCuda) -> None:
 
 def test_it_costs_next_to_nothing(cuda: FakeCuda) -> None:
     device = torch.device("cuda", 0)
-    workspace_for(QUEUE, device)
-    best = min(_seconds(device) for _ in range(20))
-    assert best < 3e-6  # with the fake's lambdas
-
-
-def _seconds(device: torch.device, calls: int = 200) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        workspace_for(QUEUE, device)
-    return (time.perf_counter() - start) / calls
+    cost = executed(lambda: workspace_for(QUEUE, device))  # with the fake's lambdas
+    assert 0 < cost.instructions < 140
+    assert cost.c_calls <= 2
 
 
 def test_memory_for_other_calls_is_enough_for_those_before(cuda: FakeCuda) -> None:
