@@ -231,6 +231,13 @@ def test_back_to_back_leaves_the_hosts_cost_out(gpu: FakeGpu, host_ms: float) ->
     assert timing == Timing(*[pytest.approx(0.02)] * 3)
 
 
+def test_back_to_back_takes_as_long_as_asked_where_the_host_is_slower(gpu: FakeGpu) -> None:
+    """A decode step is 10 us of the GPU and up to 100 us of the host."""
+    time_back_to_back({"a": gpu.launch("a", 0.01, host_ms=0.1)}, milliseconds=80, warmup_ms=30)
+    paces = 2 * timer._PACE_HEAD_START_MS
+    assert gpu.host == pytest.approx(2 * (80 + 30) + paces, rel=0.1)
+
+
 def test_back_to_back_times_a_long_one_a_few_times(gpu: FakeGpu) -> None:
     timing = time_back_to_back(
         {"a": gpu.launch("a", 60.0)},

@@ -6,6 +6,7 @@ import argparse
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,7 +150,10 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
 
     def rows() -> Iterator[Mapping[str, object]]:
         for case in cases:
-            for measured in runner.measure(case, regimes):
+            start = time.monotonic()
+            results = runner.measure(case, regimes)
+            print(f"{time.monotonic() - start:.1f} s: {case}", file=sys.stderr, flush=True)
+            for measured in results:
                 if measured.checked.comparison is None:
                     _say_left_out(measured, left_out)
                     continue

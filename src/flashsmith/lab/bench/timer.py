@@ -113,7 +113,8 @@ def time_back_to_back(
     candidate has an extra turn that does not count, and no rest follows.
 
     Args:
-        milliseconds: The time for which the GPU works on each candidate while it is timed.
+        milliseconds: The time for which the GPU works on each candidate while it is timed, or waits
+            until the host has queued it.
         warmup_ms: The time for which it works on the candidate before, until its clocks and L2 are
             those of this kernel.
     """
@@ -158,10 +159,11 @@ def _steady_times(run: Run, milliseconds: float, warmup_ms: float) -> list[float
     """Returns the milliseconds of each launch."""
     gpu_ms, host_ms = _pace(run)
     # The GPU waits at first, so that the host queues the launches by which it would fall behind.
+    # The wait counts as time: work of 10 us would take ten times as long as asked otherwise.
     head_start_ms = max(0.0, _HEAD_START_MARGIN * host_ms - gpu_ms)
 
     def launch(total_ms: float) -> list[list[torch.cuda.Event]]:
-        left = max(_MIN_LAUNCHES, math.ceil(total_ms / gpu_ms))
+        left = max(_MIN_LAUNCHES, math.ceil(total_ms / (gpu_ms + head_start_ms)))
         queued = []
         while left > 0:
             count = min(left, _LAUNCHES_AT_ONCE)
