@@ -99,10 +99,6 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
   return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
 }
 
-int64_t DecodeKernel::n_blocks_of_splits(int64_t all_splits, int num_sms) const {
-  return blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
-}
-
 bool DecodeKernel::begins_early(int64_t blocks, bool combines, int num_sms) const {
   const int64_t resident = resident_blocks(num_sms);
   return !combines && (2 * blocks <= resident || blocks >= resident);
@@ -126,7 +122,8 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits);
   const int64_t all_splits = n_tiles(problem) * plan.splits;
   const bool combines = plan.splits > 1 && has_combine_kernel(problem, plan.splits);
-  int64_t blocks = n_blocks_of_splits(all_splits, num_sms);
+  int64_t blocks =
+      blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
   plan.next_begins_early = begins_early(blocks, combines, num_sms);
   if (!plan.is_even) {
     plan.n_ranges = static_cast<int>(n_ranges(problem, all_splits, num_sms));
@@ -150,8 +147,8 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
 }
 
 int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
-  const int64_t rows = rows_of_head(problem), tiles_of_head = quotient_up(rows, tiles.B_r);
-  return quotient_up(rows, tiles_of_head) * tiles.d_head / kPartialChunk;
+  const int64_t rows = quotient_up(rows_of_head(problem), tiles_of_head(problem, tiles.B_r));
+  return rows * tiles.d_head / kPartialChunk;
 }
 
 void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem,

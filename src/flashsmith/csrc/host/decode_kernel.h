@@ -63,9 +63,6 @@ class DecodeKernel : public Kernel {
   // Returns the number of blocks that run at the same time.
   int64_t resident_blocks(int num_sms) const { return int64_t{num_sms} * blocks_.blocks_per_SM; }
 
-  // Returns the number of blocks that take `all_splits` equal splits.
-  int64_t n_blocks_of_splits(int64_t all_splits, int num_sms) const;
-
   // Returns whether a separate kernel combines the partial results of work tiles, instead of the
   // last split.
   virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;

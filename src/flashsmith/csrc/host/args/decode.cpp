@@ -51,8 +51,12 @@ int64_t rows_of_head(const ForwardProblem &problem) {
   return int64_t{problem.seq_len_q} * (problem.n_heads / problem.n_heads_kv);
 }
 
+int64_t tiles_of_head(const ForwardProblem &problem, int B_r) {
+  return quotient_up(rows_of_head(problem), B_r);
+}
+
 int64_t decode_tiles(const ForwardProblem &problem, int B_r) {
-  return quotient_up(rows_of_head(problem), B_r) * problem.n_heads_kv * problem.batch;
+  return tiles_of_head(problem, B_r) * problem.n_heads_kv * problem.batch;
 }
 
 // A block of stream-K stores at most two partial results: of a work tile that began before it, and
@@ -76,7 +80,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
       cache_args(tensors.k_cache(), tensors.block_table(), tensors.cache_batch_idx()),
       {},
       divisor(problem.n_heads / problem.n_heads_kv),
-      divisor(quotient_up(rows_of_head(problem), tiles.B_r)),
+      divisor(tiles_of_head(problem, tiles.B_r)),
       divisor(n_tiles / std::max(problem.batch, 1)),
       divisor(n_tiles)};
   args.cache.leftpad = data_of(tensors.cache_leftpad());

@@ -120,8 +120,10 @@ ForwardProblem problem_of(const DecodeTensors &tensors);
 // Returns the number of packed GQA rows of a head of the cache.
 int64_t rows_of_head(const ForwardProblem &problem);
 
-// Returns the number of work tiles, blocks of B_r packed GQA rows of one head of the cache, over
-// all heads and requests.
+// Returns the number of work tiles of a head of the cache: blocks of up to B_r packed GQA rows.
+int64_t tiles_of_head(const ForwardProblem &problem, int B_r);
+
+// Returns the number of work tiles over all heads and requests.
 int64_t decode_tiles(const ForwardProblem &problem, int B_r);
 
 // Returns the arguments that the kernels of every family share.
