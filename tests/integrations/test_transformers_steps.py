@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("transformers", reason="pip install 'flashsmith[transformers]'")
 
-from flashsmith.integrations import heads
+from flashsmith.integrations import heads, transformers_calls
 from flashsmith.integrations import transformers as integration
 from flashsmith.integrations.lazy_mask import LazyMask
 from flashsmith.reference import reference_varlen
@@ -72,7 +72,9 @@ def test_a_step_over_padding_on_the_left_is_right(seed: int) -> None:
 
 def test_a_step_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The padding is read once for all layers that share a mask."""
-    monkeypatch.setattr(integration, "_packing_of", lambda *_: pytest.fail("keys were packed"))
+    monkeypatch.setattr(
+        transformers_calls, "_packing_of", lambda *_: pytest.fail("keys were packed")
+    )
     q, k, v = rows(2, 4, 1, 64), rows(2, 2, 9, 64), rows(2, 2, 9, 64)
     mask = step_mask(left([3, 0], 9), 1)
     for _ in range(2):
@@ -84,7 +86,8 @@ def test_a_step_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     "why", ["a gap", "padding on the right", "a gradient", "dropout", "a prompt", "many rows"]
 )
 def test_what_decode_cannot_do_is_packed(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integration, "_decode", lambda *_, **__: pytest.fail("it was decoded"))
+    decoded = "it was decoded"
+    monkeypatch.setattr(transformers_calls, "_decode", lambda *_, **__: pytest.fail(decoded))
     queries = {"a prompt": 9, "many rows": 40}.get(why, 1)
     keys = 60 if why == "many rows" else 9
     tokens = left([3, 0], keys)

@@ -66,8 +66,8 @@ def test_attention_that_is_wrong_is_noticed(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, type]
 ) -> None:
     """The wrong attention has a window that is one key short."""
-    integration = pytest.importorskip("flashsmith.integrations.transformers")
-    own = integration._attend
+    calls = pytest.importorskip("flashsmith.integrations.transformers_calls")
+    own = calls.attend_any_head
 
     def wrong(*tensors: torch.Tensor, **semantics: object) -> torch.Tensor:
         window = semantics.get("window_size", (-1, -1))
@@ -76,7 +76,7 @@ def test_attention_that_is_wrong_is_noticed(
         result: torch.Tensor = own(*tensors, **semantics | {"window_size": shorter})
         return result
 
-    monkeypatch.setattr(integration, "_attend", wrong)
+    monkeypatch.setattr(calls, "attend_any_head", wrong)
     row = tools.sweep(found["mistral MistralModel"], set())
     assert row.result == "differs" and row.cases["no mask"] == "differs"
     assert tools.sweep(found["llama LlamaModel"], set()).result == "agrees"
