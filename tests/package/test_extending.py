@@ -299,7 +299,7 @@ OF_DECODE = {"decode.py decode", "decode_call.py DecodeOptions", "decode_call.py
 # The forward copies keys that lie in pages, as many as the longest sequence has.
 OF_PAGES = {"max_seqlen_k": {"kv_cache.py gathered"}}
 OF_GRADIENTS = {
-    *("backward.py Gradients", "backward.py GradientMask"),
+    *("gradients.py Gradients", "gradients.py GradientMask"),
     *("differentiable.py forward", "operators.py forward"),
 }
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from operator import is_
@@ -30,6 +29,14 @@ from flashsmith.ops.first_use import (
     find_first,
 )
 from flashsmith.ops.gate import CAPTURED, are_memory, flat, refuse_all_but_memory
+from flashsmith.ops.gradients import (
+    NOTHING_ELSE,
+    GradientMask,
+    Gradients,
+    gradients_of,
+    with_outputs,
+    write_without_keys,
+)
 from flashsmith.ops.layout import laid_out, with_aligned_rows, with_dense_rows
 from flashsmith.ops.spec import (
     CAUSAL,
@@ -44,6 +51,7 @@ from flashsmith.ops.spec import (
 )
 from flashsmith.problem import size_class
 from flashsmith.runtime import BackwardKernel, GradientTensors, find_backward
+from flashsmith.runtime.call_args import CallArgs
 from flashsmith.runtime.launch_cache import MADE, launch_cache
 from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
@@ -53,27 +61,6 @@ _ALIKE = 0.95  # share of the longest length that alike lengths have in the mean
 _OF_KEYS = ("k", "v", "dk", "dv")  # the tensors whose rows are keys
 _NO_MEMORY = (False, 0, None, None)  # by_split_kv, stream, workspace, counters of `Making`
 _CHECKED = ("do", "q", "k", "v", "o", "lse")
-
-
-class Gradients(NamedTuple):
-    """The gradients of a loss by q, k and v, contiguous and of their shapes; and by sinks and bias,
-    of their shapes and dtypes, if they are computed."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    sinks: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
-
-
-class GradientMask(NamedTuple):
-    """The gradients that are computed beside those of q, k and v."""
-
-    sinks: bool = False
-    bias: bool = False
-
-
-NOTHING_ELSE = GradientMask()
 
 
 def backward(
@@ -151,26 +138,16 @@ def run_backward(
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     how = _How(config, deterministic, timed, are_new=into[0] is into[1] is into[2] is None)
     try:
-        complete, milliseconds = _complete(tensors, spec, wanted), 0.0
+        complete, milliseconds = with_outputs(tensors, spec, wanted), 0.0
         if timed or not _is_made_as_before(complete, spec, how):
             milliseconds = _launch(complete, spec, how)
         if not how.are_new:
             mark_written(*into)
-        return _gradients(complete, spec), milliseconds
+        return gradients_of(complete, spec), milliseconds
     except Exception:
         _check(tensors, spec)
         resolve(spec, q, k)
         raise
-
-
-def _gradients(found: GradientTensors, spec: AttentionSpec) -> Gradients:
-    """Returns the gradients, with those of sinks and bias in the dtypes of their tensors."""
-    dsinks, dbias = found.dsinks, found.dbias
-    if dsinks is not None and spec.sinks is not None:
-        dsinks = dsinks.to(spec.sinks.dtype)
-    if dbias is not None and spec.bias is not None:
-        dbias = dbias.sum_to_size(spec.bias.shape).to(spec.bias.dtype)
-    return Gradients(found.dq, found.dk, found.dv, dsinks, dbias)
 
 
 def _is_made_as_before(tensors: GradientTensors, spec: AttentionSpec, how: _How) -> bool:
@@ -256,15 +233,15 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
     scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
     if k.shape[-3] == 0:
         _checked_config(how, tensors, spec)
-        _write_without_keys(tensors)
+        write_without_keys(tensors)
         return 0.0
     heads, d_head = q.shape[-2:]
     heads_kv, d_v = v.shape[-2:]
-    batch, n_q, n_k = spec.sizes(q, v)
+    batch, n_q, n_k = sizes = spec.sizes(q, v)
     key = (
         id(how.config), how.deterministic, spec.key, q.dtype, q.device, heads, heads_kv, d_head,
         d_v, size_class(batch), size_class(n_q), size_class(n_k),
-        _are_unlike(q, v, spec),
+        _are_unlike(q, v, spec.extras, sizes),
     )  # fmt: skip
     choice = _choices.get(key) or _choose(key, how, tensors, spec)
     try:
@@ -283,10 +260,12 @@ def _launch(tensors: GradientTensors, given: AttentionSpec, how: _How) -> float:
     return 0.0
 
 
-def _are_unlike(q: torch.Tensor, v: torch.Tensor, spec: ResolvedSpec) -> bool:
-    """Returns whether sequences have unlike lengths, as far as the host knows."""
-    batch, n_q, n_k = spec.sizes(q, v)
-    extras = spec.extras
+def _are_unlike(
+    q: torch.Tensor, v: torch.Tensor, extras: CallArgs, sizes: tuple[int, int, int]
+) -> bool:
+    """Returns whether sequences have unlike lengths, as far as the host knows; ``sizes`` are those
+    of ``ResolvedSpec``."""
+    batch, n_q, n_k = sizes
     return (
         extras.seqused_q is not None
         or extras.seqused_k is not None
@@ -344,7 +323,8 @@ def _checked_config(
     variant, config, reason = spec.extras.variant, how.config, None
     if config is None:
         problem = spec.problem(dtype_of(q.dtype, q.device), q, k, v.shape[-1])
-        unlike = _are_unlike(tensors.q, tensors.v, spec)
+        sizes = spec.sizes(tensors.q, tensors.v)
+        unlike = _are_unlike(tensors.q, tensors.v, spec.extras, sizes)
         workload = BackwardWorkload(problem, variant, how.deterministic, unlike).representative
         chosen = choose_for(BACKWARD, workload, *gpu_of(q.device))
         config, reason = chosen.config, chosen.reason
@@ -362,51 +342,3 @@ def _kernel_for(
     config: BackwardKernelConfig, variant: Variant, device: torch.device
 ) -> BackwardKernel:
     return find_first(find_backward, KernelId(config, variant), device)
-
-
-def _complete(given: GradientTensors, spec: AttentionSpec, wanted: GradientMask) -> GradientTensors:
-    """Returns the tensors with a do that kernels support, and new tensors for missing outputs.
-    Kernels write all of them, except rows outside all sequences if some outputs are the caller's:
-    then new ones start as zeros."""
-    q, k = given.q, given.k
-    dsinks = dbias = None
-    if wanted.sinks:
-        dsinks = q.new_zeros(q.shape[-2], dtype=torch.float32)
-    if wanted.bias:
-        shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-        dbias = q.new_zeros(shape, dtype=torch.float32)
-    dq, dk, dv = given[6:9]
-    if dq is dk is dv is None:
-        dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-        dk = torch.empty_like(k, memory_format=torch.contiguous_format)
-        dv = torch.empty_like(given.v, memory_format=torch.contiguous_format)
-        if spec.is_varlen and _has_no_sequence(spec):
-            torch._foreach_zero_([dq, dk, dv])  # in one launch
-    else:
-        make = torch.zeros_like if spec.is_varlen else torch.empty_like
-        dq, dk, dv = (
-            make(t, memory_format=torch.contiguous_format) if into is None else into
-            for t, into in zip(given[:3], (dq, dk, dv), strict=True)
-        )
-    # Autograd passes gradients unchanged: lazily negated views, any strides.
-    do = (
-        torch.zeros_like(given.o) if given.do is None else with_aligned_rows(given.do.resolve_neg())
-    )
-    dlse = None if given.dlse is None else given.dlse.resolve_neg().contiguous()
-    return GradientTensors(*given[:5], do, dq, dk, dv, dlse, dsinks, dbias)
-
-
-def _has_no_sequence(spec: AttentionSpec) -> bool:
-    """Returns whether there are no sequences: then no kernel is launched."""
-    offsets = spec.cu_seqlens_q if spec.cu_seqlens_q is not None else spec.cu_seqlens_k
-    return offsets is not None and offsets.numel() < 2
-
-
-def _write_without_keys(tensors: GradientTensors) -> None:
-    """Writes the gradients if no query sees anything but a sink, whose weight is 1. A row outside
-    the used ones, or with a sink of -inf, has a log-sum-exp of -inf and no weight."""
-    tensors.dq.zero_()
-    if tensors.dsinks is not None and tensors.dlse is not None:
-        has_weight = tensors.lse > -math.inf
-        of_heads = tensors.dlse.where(has_weight, 0).sum(-1)
-        tensors.dsinks.copy_(of_heads.sum(0) if of_heads.ndim > 1 else of_heads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,7 +17,7 @@ from flashsmith.ops.gate import named, refuse_freed, refuse_unknown
 # or inverts them.
 SMALLEST, LARGEST = 1e-37, 1e37
 FP8 = torch.float8_e4m3fn  # the dtype of FP8 tensors
-
+ALL_KEYS = -1  # a side of a window that hides no key
 
 ATTENTION_CONFIGS: tuple[type[KernelConfig], ...] = (
     *(family.config for family in FORWARD.families),
@@ -137,3 +137,28 @@ def check_rank(name: str, tensor: torch.Tensor, places: str | None) -> None:
             f"{name} has {tensor.ndim} dimensions, shape {tuple(tensor.shape)}; expected {n_dims}"
             f"{beside}: {expected}"
         )
+
+
+def checked_window(window_size: Any) -> tuple[int, int]:
+    """Returns the sides of a window. Raises TypeError or ValueError for anything else."""
+    sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
+    if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
+        raise TypeError(
+            f"window_size is {window_size!r}; expected two ints, (left, right); -1 is all keys"
+        )
+    if min(sides) < ALL_KEYS:
+        raise ValueError(
+            f"window_size is {sides}; expected at least 0 on either side, or -1 for all keys"
+        )
+    return sides[0], sides[1]
+
+
+def checked_cap(softcap: Any) -> float:
+    """Returns a softcap. Raises TypeError or ValueError for anything else."""
+    if isinstance(softcap, bool) or not isinstance(softcap, float | int):
+        raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
+    if softcap != 0 and not SMALLEST <= softcap <= LARGEST:
+        raise ValueError(
+            f"softcap is {softcap}; expected 0 (none), or a number from {SMALLEST} to {LARGEST}"
+        )
+    return float(softcap)

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import DecodeKernelConfig
-from flashsmith.ops.checks import refuse_gradients
+from flashsmith.ops.checks import checked_window, refuse_gradients
 from flashsmith.ops.decode_checks import check_decode
 from flashsmith.ops.functions import NO_FUNCTIONS, Functions
 from flashsmith.ops.gate import CAPTURED
 from flashsmith.ops.kv_cache import KVAppend, KVCache
-from flashsmith.ops.spec import checked_window
 from flashsmith.runtime import DecodeTensors
 
 

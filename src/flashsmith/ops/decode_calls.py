@@ -16,11 +16,14 @@ from flashsmith.configs.workload import DecodeWorkload, d_head_of_rows
 from flashsmith.gpus import count_sms
 from flashsmith.ops.bound_decode import BoundDecode
 from flashsmith.ops.checks import (
+    ALL_KEYS,
     FP8,
     check_config,
     check_rank,
     check_scale,
     check_tensors,
+    checked_cap,
+    checked_window,
     mark_written,
     needs_gradient,
 )
@@ -34,7 +37,7 @@ from flashsmith.ops.gate import are_memory, explain
 from flashsmith.ops.kv_cache import KVAppend, KVCache
 from flashsmith.ops.lengths import asked_to_look, is_of_tokens
 from flashsmith.ops.results import new_lse, new_o
-from flashsmith.ops.spec import AttentionSpec, checked_cap, checked_window
+from flashsmith.ops.spec import AttentionSpec
 from flashsmith.problem import size_class
 from flashsmith.runtime import CallArgs, DecodeKernel, Splitting, find_decode
 from flashsmith.runtime.decoding import NO_SOFTMAX
@@ -45,7 +48,6 @@ from flashsmith.selection.choose import choose_for
 from flashsmith.selection.select import dtype_of, gpu_of, remember_reason
 
 _CONFIGS = tuple(family.config for family in DECODE.families)
-_ALL = -1  # every key on a side of a window
 
 
 _Result = tuple[torch.Tensor, torch.Tensor | None, float]
@@ -355,4 +357,4 @@ def _window(window_size: Any, causal: bool, n_q: int, rows: int) -> tuple[int, i
     """Returns the sides of the window, without bounds that hide no key."""
     left, right = checked_window(window_size)
     right = 0 if causal else right
-    return _ALL if left >= rows - 1 else left, _ALL if right >= n_q - 1 else right
+    return ALL_KEYS if left >= rows - 1 else left, ALL_KEYS if right >= n_q - 1 else right

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.ops.checks import check_scale, needs_gradient
+from flashsmith.ops.checks import check_scale, checked_cap, checked_window, needs_gradient
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.decode_calls import run
 from flashsmith.ops.decode_checks import check_rows, checked_splits
@@ -20,7 +20,6 @@ from flashsmith.ops.functions import Functions
 from flashsmith.ops.kv_cache import KVAppend, KVCache, lengths_in_a_tensor
 from flashsmith.ops.operators import fake_lse, no_lse, parsed_config
 from flashsmith.ops.sharding import let_dtensors_know
-from flashsmith.ops.spec import checked_cap, checked_window
 
 # These arguments say where a request's keys are, and what is computed.
 _ARGUMENTS = (

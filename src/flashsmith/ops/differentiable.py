@@ -4,16 +4,20 @@ several times as much."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from flashsmith.configs import AttentionKernelConfig
-from flashsmith.ops.backward import GradientMask, Gradients, backward_of_saved
+from flashsmith.ops.backward import backward_of_saved
 from flashsmith.ops.checks import refuse_out, refuse_second_derivative
 from flashsmith.ops.forward import run_attention
-from flashsmith.ops.spec import AttentionSpec, taken_apart
+from flashsmith.ops.gate import CAPTURED
+from flashsmith.ops.gradients import GradientMask, Gradients
+from flashsmith.ops.spec import CAUSAL, FIELDS_OF_TENSORS, FULL, AttentionSpec, make_spec
 from flashsmith.runtime import GradientTensors
+
+_MOD_TENSORS = AttentionSpec._fields.index(CAPTURED)
 
 
 def call_differentiable(
@@ -57,7 +61,7 @@ class _Attention(torch.autograd.Function):
         spec, config, ctx.deterministic = call
         o, lse = run_attention(q, k, v, spec, None, config, True)
         ctx.set_materialize_grads(False)
-        ctx.spec, tensors = taken_apart(spec)
+        ctx.spec, tensors = _taken_apart(spec)
         ctx.save_for_backward(q, k, v, o, lse, *tensors)
         return o, lse
 
@@ -73,6 +77,45 @@ class _Attention(torch.autograd.Function):
         with torch.no_grad():  # create_graph
             gradients = backward_of_saved(tensors, spec, wanted, ctx.deterministic)
         return (*_differentiable_once(gradients, [q, k, v, do, dlse, *saved]), None)
+
+
+class _Apart(NamedTuple):
+    """A specification without its tensors, which the caller keeps.
+
+    fields: The fields of the specification, with None in place of tensors.
+    places: The indices of the tensors among the fields, in the order in which they are kept.
+    n_captured: The number of captured tensors that follow.
+    """
+
+    fields: AttentionSpec
+    places: tuple[int, ...] = ()
+    n_captured: int = 0
+
+    def with_tensors(self, kept: Sequence[torch.Tensor]) -> AttentionSpec:
+        """Returns the specification with these tensors."""
+        if not kept:
+            return self.fields
+        fields: list[Any] = list(self.fields)
+        for place, t in zip(self.places, kept, strict=False):
+            fields[place] = t
+        if self.n_captured:
+            fields[_MOD_TENSORS] = list(kept[len(self.places) :])
+        return make_spec(*fields)
+
+
+def _taken_apart(spec: AttentionSpec) -> tuple[_Apart, list[torch.Tensor]]:
+    """Returns ``spec`` without its tensors, and the tensors."""
+    if spec is FULL or spec is CAUSAL:
+        return _Apart(spec), []
+    fields: list[Any] = list(spec)
+    places = tuple([i for _, i in FIELDS_OF_TENSORS if fields[i] is not None])
+    kept = [fields[i] for i in places]
+    for i in places:
+        fields[i] = None
+    captured = spec.mod_tensors or ()
+    if captured:
+        fields[_MOD_TENSORS] = None
+    return _Apart(make_spec(*fields), places, len(captured)), [*kept, *captured]
 
 
 def _differentiable_once(gradients: Gradients, of: Sequence[torch.Tensor | None]) -> Gradients:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flashsmith.configs import AttentionKernelConfig, parse_kernel_name_into_config
-from flashsmith.ops.backward import GradientMask, backward_of_saved
+from flashsmith.ops.backward import backward_of_saved
 from flashsmith.ops.checks import (
     FP8,
     needs_gradient,
@@ -24,6 +24,7 @@ from flashsmith.ops.checks import (
 )
 from flashsmith.ops.forward import run_attention
 from flashsmith.ops.gate import CAPTURED, are_memory, flat
+from flashsmith.ops.gradients import GradientMask
 from flashsmith.ops.sharding import let_dtensors_know
 from flashsmith.ops.spec import NO_WINDOW, AttentionSpec, tensors_of
 from flashsmith.runtime import GradientTensors

@@ -11,7 +11,7 @@ import torch
 
 from flashsmith.configs import Variant
 from flashsmith.dtype import DType
-from flashsmith.ops.checks import LARGEST, SMALLEST, check_flags
+from flashsmith.ops.checks import ALL_KEYS, check_flags, checked_cap, checked_window
 from flashsmith.ops.functions import FUNCTIONS, traced_functions
 from flashsmith.ops.gate import CAPTURED, refuse_unknown
 from flashsmith.ops.lengths import (
@@ -25,8 +25,7 @@ from flashsmith.problem import Problem
 from flashsmith.reference.dropout import check_dropout
 from flashsmith.runtime.call_args import CAUSAL_EXTRAS, FULL_EXTRAS, NO_SCALES, CallArgs, Scales
 
-_ALL = -1  # every key on a side of a window
-NO_WINDOW = (_ALL, _ALL)
+NO_WINDOW = (ALL_KEYS, ALL_KEYS)
 OFF = 0.0  # softcap or dropout_p that is this very object was not passed
 
 
@@ -79,8 +78,7 @@ _TENSORS = (
     *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
     *_SCALES,
 )
-_FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
-_MOD_TENSORS = AttentionSpec._fields.index(CAPTURED)
+FIELDS_OF_TENSORS = tuple((name, AttentionSpec._fields.index(name)) for name in _TENSORS)
 _new_tuple = tuple.__new__
 # These fields are not keywords of the caller.
 _OF_THE_LIBRARY = {"block_table", CAPTURED, "score", "key_ranges", "rows_per_range"}
@@ -140,7 +138,7 @@ def tensors_of(spec: AttentionSpec) -> dict[str, Any]:
     """Returns the tensors of a call by the names of their fields; captured tensors are a list."""
     if spec is FULL or spec is CAUSAL:
         return {}
-    given: dict[str, Any] = {name: spec[i] for name, i in _FIELDS_OF_TENSORS if spec[i] is not None}
+    given: dict[str, Any] = {name: spec[i] for name, i in FIELDS_OF_TENSORS if spec[i] is not None}
     if spec.mod_tensors:
         given[CAPTURED] = list(spec.mod_tensors)
     return given
@@ -155,45 +153,6 @@ def keywords_of(spec: AttentionSpec) -> dict[str, Any]:
 def with_tensors(spec: AttentionSpec, tensors: Mapping[str, Any]) -> AttentionSpec:
     """Returns ``spec`` with other tensors, by the names of ``tensors_of``; None removes one."""
     return spec._replace(**tensors) if tensors else spec
-
-
-class Apart(NamedTuple):
-    """A specification without its tensors, which the caller keeps.
-
-    fields: The fields of the specification, with None in place of tensors.
-    places: The indices of the tensors among the fields, in the order in which they are kept.
-    n_captured: The number of captured tensors that follow.
-    """
-
-    fields: AttentionSpec
-    places: tuple[int, ...] = ()
-    n_captured: int = 0
-
-    def with_tensors(self, kept: Sequence[torch.Tensor]) -> AttentionSpec:
-        """Returns the specification with these tensors."""
-        if not kept:
-            return self.fields
-        fields: list[Any] = list(self.fields)
-        for place, t in zip(self.places, kept, strict=False):
-            fields[place] = t
-        if self.n_captured:
-            fields[_MOD_TENSORS] = list(kept[len(self.places) :])
-        return make_spec(*fields)
-
-
-def taken_apart(spec: AttentionSpec) -> tuple[Apart, list[torch.Tensor]]:
-    """Returns ``spec`` without its tensors, and the tensors."""
-    if spec is FULL or spec is CAUSAL:
-        return Apart(spec), []
-    fields: list[Any] = list(spec)
-    places = tuple([i for _, i in _FIELDS_OF_TENSORS if fields[i] is not None])
-    kept = [fields[i] for i in places]
-    for i in places:
-        fields[i] = None
-    captured = spec.mod_tensors or ()
-    if captured:
-        fields[_MOD_TENSORS] = None
-    return Apart(make_spec(*fields), places, len(captured)), [*kept, *captured]
 
 
 class ResolvedSpec(NamedTuple):
@@ -291,7 +250,7 @@ def resolve(spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> ResolvedSp
     max_q = rows_q if max_seqlen_q is None or max_seqlen_q > rows_q else max_seqlen_q
     max_k = rows_k if max_seqlen_k is None or max_seqlen_k > rows_k else max_seqlen_k
     if window_size is NO_WINDOW:
-        left, right = _ALL, 0 if causal else _ALL
+        left, right = ALL_KEYS, 0 if causal else ALL_KEYS
     else:
         left, right = _window(spec, max_q, max_k)
     if rng_state is not None or type(dropout_p) is not float or dropout_p != 0:
@@ -351,8 +310,8 @@ def _window(spec: AttentionSpec, n_q: int, n_k: int) -> tuple[int, int]:
         right = 0
     # The last query has the most keys behind its diagonal, the first query the most ahead.
     reach_left, reach_right = (n_q, n_k) if spec.top_left else (n_k, n_q)
-    left = _ALL if left >= reach_left - 1 else left
-    right = _ALL if right >= reach_right - 1 and not spec.causal else right
+    left = ALL_KEYS if left >= reach_left - 1 else left
+    right = ALL_KEYS if right >= reach_right - 1 and not spec.causal else right
     return left, right
 
 
@@ -391,28 +350,3 @@ def normal_window(sides: Any) -> Any:
     if type(sides) is list:
         sides = tuple(sides)
     return NO_WINDOW if type(sides) is tuple and sides == NO_WINDOW else sides
-
-
-def checked_window(window_size: Any) -> tuple[int, int]:
-    """Returns the sides of a window. Raises TypeError or ValueError for anything else."""
-    sides = tuple(window_size) if isinstance(window_size, tuple | list) else None
-    if sides is None or len(sides) != 2 or not all(type(side) is int for side in sides):
-        raise TypeError(
-            f"window_size is {window_size!r}; expected two ints, (left, right); -1 is all keys"
-        )
-    if min(sides) < _ALL:
-        raise ValueError(
-            f"window_size is {sides}; expected at least 0 on either side, or -1 for all keys"
-        )
-    return sides[0], sides[1]
-
-
-def checked_cap(softcap: Any) -> float:
-    """Returns a softcap. Raises TypeError or ValueError for anything else."""
-    if isinstance(softcap, bool) or not isinstance(softcap, float | int):
-        raise TypeError(f"softcap is a {type(softcap).__name__}; expected a float, or 0.0 for none")
-    if softcap != 0 and not SMALLEST <= softcap <= LARGEST:
-        raise ValueError(
-            f"softcap is {softcap}; expected 0 (none), or a number from {SMALLEST} to {LARGEST}"
-        )
-    return float(softcap)

@@ -11,9 +11,8 @@ from flashsmith.lab.bench.operations.forward_kernels import Checker, Run
 from flashsmith.lab.commands.inputs import Inputs
 from flashsmith.lab.soak.launches import compare_result
 from flashsmith.lab.soak.prepared import truth_of
-from flashsmith.ops.checks import FP8, check_scale
+from flashsmith.ops.checks import FP8, check_scale, checked_cap, checked_window
 from flashsmith.ops.lengths import check_fp8_scales
-from flashsmith.ops.spec import checked_cap, checked_window
 from flashsmith.reference import (
     Comparison,
     Packing,
