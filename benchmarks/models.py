@@ -5,10 +5,11 @@
     python benchmarks/models.py --cases packed --out benchmarks/results/h200/2026-01-01
     python benchmarks/models.py --cases decode --shard 1/2 --out build/first  # on one of two GPUs
 
-It writes one row for each case and candidate: microseconds in turn with a flushed L2 and back to
-back, and the ratio of the best peer's time to ours. Last come the geometric mean, the share of
-shapes below 1.0 and the least ratio, for each operation and each way in which models use it. Each
-result is checked against float32 before it is timed. Writes models.csv and models_environment.json.
+It writes one row for each case and candidate: microseconds in turn with a flushed L2, and back to
+back or, for decode, in a CUDA graph of many steps; and the ratio of the best peer's time to ours.
+Last come the geometric mean, the share of shapes below 1.0 and the least ratio, for each operation
+and each way in which models use it. Each result is checked against float32 before it is timed.
+Writes models.csv and models_environment.json.
 
 Cases are shapes that were once found slow, and shapes drawn by rule: a model gives heads, d_head
 and window; a way of use gives batch and lengths, drawn from a seed that the model's name and the
@@ -28,6 +29,8 @@ from flashsmith.configs import CAUSAL, FULL, DType, Variant
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.program import Benchmark, run_program
+from flashsmith.lab.bench.results import BACK_TO_BACK, IN_TURN
+from flashsmith.lab.bench.runner import IN_GRAPH
 
 PEERS = ("fa3", "cudnn", "fa2")
 CANDIDATES = {
@@ -255,10 +258,11 @@ BENCHMARK = Benchmark(
         *("operation", "group", "case", "dtype", "d_head", "mask", "window", "cache"),
         *("batch", "heads", "heads_kv", "queries", "seq_len_k", "candidate"),
         *("in_turn_us", "in_turn_of_best_peer", "back_to_back_us", "back_to_back_of_best_peer"),
-        "error",
+        *("in_graph_us", "in_graph_of_best_peer", "error"),
     ),
     cases,
     kinds=lambda case: (case.operation, f"{case.operation}, {case.group}"),
+    regimes=lambda case: (IN_TURN, IN_GRAPH if case.operation == "decode" else BACK_TO_BACK),
 )
 
 if __name__ == "__main__":

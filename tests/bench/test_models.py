@@ -14,6 +14,8 @@ from flashsmith.lab.bench.cases import Case, chosen
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.inputs import TOLERANCE
 from flashsmith.lab.bench.program import run_program
+from flashsmith.lab.bench.results import BACK_TO_BACK, IN_TURN
+from flashsmith.lab.bench.runner import IN_GRAPH, CaseResult, Runner
 from flashsmith.selection.tables import Table, shipped_table_paths
 from support.scripts import load_script
 
@@ -106,6 +108,31 @@ def test_packed_sequences_are_checked_and_have_rows(script: ModuleType, tmp_path
     ]
     assert {(row["group"], row["cache"]) for row in rows} == {("packed training", "")}
     assert all(0 < float(row["error"]) < TOLERANCE for row in rows)
+
+
+def test_decode_is_timed_in_a_graph_and_others_back_to_back(
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A program says how long each case took, because time on a GPU is planned by that."""
+    asked: list[tuple[Case, list[str]]] = []
+
+    def measure(_: Runner, case: Case, regimes: list[str]) -> list[CaseResult]:
+        asked.append((case, regimes))
+        return []
+
+    monkeypatch.setattr(Runner, "measure", measure)
+    words = ["--dry", "--out", str(tmp_path), "--candidate", "flashsmith"]
+    assert run_program(script.BENCHMARK, "Some.", words) == 0
+    assert {(case.operation, *regimes) for case, regimes in asked} == {
+        ("forward", IN_TURN, BACK_TO_BACK),
+        ("backward", IN_TURN, BACK_TO_BACK),
+        ("decode", IN_TURN, IN_GRAPH),
+    }
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"0.0 s: {case}" for case, _ in asked]
 
 
 def test_no_table_was_tuned_on_a_case(script: ModuleType) -> None:

@@ -144,6 +144,20 @@ def test_shapes_of_models_are_grouped_by_whatever_ways_of_use_a_file_has(
         assert found[2:-1] == rows and found[-1].startswith(f"| all | {1 + len(rows)} |")
 
 
+def test_shapes_of_decode_are_in_a_graph_in_place_of_back_to_back(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    columns = "group,candidate,in_turn_of_best_peer,back_to_back_of_best_peer,in_graph_of_best_peer"
+    rows = ["decode,flashsmith,2.000,,1.500", "decode,fa3,,,", "decode,flashsmith,0.500,,1.500"]
+    (tmp_path / "decode.csv").write_text("\n".join([columns, *rows]))
+    text = tool.rewrite(marked("decode.csv", "shapes_decode"), tmp_path)
+    found = [line for line in text.splitlines() if line.startswith("| ")]
+    assert found[0] == "|  | shapes | in turn | below 1 | least | in graph | below 1 | least |"
+    assert found[2:] == [
+        f"| {group} | 2 | 1.000 | 1 | 0.50 | 1.500 | 0 | 1.50 |" for group in ("decode", "all")
+    ]
+
+
 def test_first_results_are_after_the_imports_that_they_need(
     tool: ModuleType, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ _BLOCK = re.compile(
 )
 
 _NOTE = "kernels"
+_REGIMES_OF_SHAPES = ("in turn", "back to back", "in graph")
 _SM90_BACKWARD = ("kernels_sm90_backward", "kernels_sm90_split_backward")
 
 
@@ -191,27 +192,24 @@ def _of_variants(path: Path) -> str:
 
 
 def _of_shapes(path: Path) -> str:
-    """Returns our speed relative to the best peer's over the shapes of benchmarks/models.py."""
-    regimes = ("in_turn_of_best_peer", "back_to_back_of_best_peer")
-    found: dict[str, list[tuple[float, ...]]] = {}  # way of use -> the ratios of its shapes
+    """Returns our speed relative to the best peer's over the shapes of benchmarks/models.py, in the
+    regimes of the file."""
     with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row[regimes[0]]:
-                of_shape = tuple(float(row[regime]) for regime in regimes)
-                found.setdefault(row["group"], []).append(of_shape)
-    if not found:
+        rows = [row for row in csv.DictReader(file) if row["in_turn_of_best_peer"]]
+    if not rows:
         raise ValueError(f"{path} has no row with a ratio to a peer")
-    found["all"] = [of_shape for of_group in found.values() for of_shape in of_group]
-    body = [
-        [
-            group,
-            str(len(of_group)),
-            *(cell for of in zip(*of_group, strict=True) for cell in _mean_and_worst(of)),
-        ]
-        for group, of_group in found.items()
-    ]
-    columns = ["below 1", "least"]
-    return markdown.table(["", "shapes", "in turn", *columns, "back to back", *columns], body)
+    columns = {name: f"{name.replace(' ', '_')}_of_best_peer" for name in _REGIMES_OF_SHAPES}
+    columns = {name: column for name, column in columns.items() if rows[0].get(column)}
+    groups: dict[str, list[dict[str, str]]] = {}  # way of use -> its shapes
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    body = []
+    for group, shapes in (*groups.items(), ("all", rows)):
+        ratios = [[float(row[column]) for row in shapes] for column in columns.values()]
+        cells = [cell for of_regime in ratios for cell in _mean_and_worst(of_regime)]
+        body.append([group, str(len(shapes)), *cells])
+    titles = [title for name in columns for title in (name, "below 1", "least")]
+    return markdown.table(["", "shapes", *titles], body)
 
 
 def _mean_and_worst(ratios: Sequence[float]) -> tuple[str, str, str]:

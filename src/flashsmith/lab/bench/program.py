@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.resources import load_and_describe
 from flashsmith.lab.bench.results import MISSING
 from flashsmith.lab.bench.rows_file import make_parser, recorded, write_rows, write_stamp
-from flashsmith.lab.bench.runner import CaseResult, Runner, candidate_of
+from flashsmith.lab.bench.runner import REGIMES, CaseResult, Runner, candidate_of
 from flashsmith.lab.bench.shard import Shard
 from flashsmith.lab.bench.timer import PERIOD_MS
 
@@ -42,6 +42,7 @@ class Benchmark:
         resources: The file for ptxas's figures of the kernels, which are then built before the
             first case; "": no such file.
         repeats: The number of turns of a candidate, unless the command line sets it.
+        regimes: Returns the regimes in which a case may be timed; it is in those of the columns.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Benchmark:
     kinds: Callable[[Case], Sequence[str]] = lambda case: (case.group or case.operation,)
     resources: str = ""
     repeats: int = 20
+    regimes: Callable[[Case], Collection[str]] = lambda case: REGIMES
 
     def chosen(self, pattern: str | None) -> list[Case]:
         """Returns the cases whose words contain the pattern; None: the usual cases.
@@ -151,7 +153,7 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
     def rows() -> Iterator[Mapping[str, object]]:
         for case in cases:
             start = time.monotonic()
-            results = runner.measure(case, regimes)
+            results = runner.measure(case, [r for r in regimes if r in benchmark.regimes(case)])
             print(f"{time.monotonic() - start:.1f} s: {case}", file=sys.stderr, flush=True)
             for measured in results:
                 if measured.checked.comparison is None:

@@ -17,7 +17,7 @@ from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.monitor import Sample, Sustained, sustain
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.operations.base import Given, Make, OperationBench, OperationPeer, Run
-from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, MISSING, OK, WRONG
+from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, IN_TURN, MISSING, OK, WRONG
 from flashsmith.lab.bench.timer import (
     PERIOD_MS,
     WARMUP_MS,
@@ -31,6 +31,7 @@ from flashsmith.reference import Comparison
 from flashsmith.runtime.device import gpu_answers
 
 IN_GRAPH = "in-graph"
+REGIMES = (IN_TURN, BACK_TO_BACK, IN_GRAPH)
 UNFIT = "unfit"  # the status of a candidate that does not support the problem
 _REASON_LENGTH = 400  # compilers' messages are longer
 MakeRun = Callable[[], Run | None]
