@@ -15,6 +15,8 @@ Cases are shapes that were once found slow, and shapes drawn by rule: a model gi
 and window; a way of use gives batch and lengths, drawn from a seed that the model's name and the
 way's name make. No tuned table may be tuned on them, so that they tell how well tables generalize.
 A row of packed sequences has their number as batch and the longest as the lengths of q and k.
+Decode is compared with the peers that get the lengths of requests, as it does, and "all rows" of
+full slots, for which it gets none, with the peers that get none either.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ PEERS = ("fa3", "cudnn", "fa2")
 CANDIDATES = {
     "forward": ("flashsmith", *PEERS),
     "backward": ("flashsmith", *PEERS),
-    "decode": ("flashsmith", *BENCHES["decode"].peers),
+    "decode": ("flashsmith", "flashsmith all rows", *BENCHES["decode"].peers),
 }
 _ROUND = 64  # no length is a multiple of it
 _CACHES = ("entries", "pages of 16", "pages of 64", "varlen pages of 16", "varlen pages of 64")

@@ -16,6 +16,7 @@ from flashsmith.configs.sm90.fp8_space import fp8_candidates
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.cases import Case, workload_of
 from flashsmith.lab.bench.operations import BENCHES
+from flashsmith.lab.bench.operations.decode import ALL_ROWS
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
 from flashsmith.lab.bench.operations.fp8_inputs import FP8, Fp8Inputs
 from flashsmith.lab.bench.operations.inputs import TOLERANCE, Inputs, flop_of
@@ -50,7 +51,7 @@ def right(case: Case) -> set[str]:
 
 def decoders(cache: str) -> set[str]:
     """Returns the candidates that decode such a KV cache here."""
-    more = {"flashsmith attention", "fa2"} if cache == "entries" else set()
+    more = {ALL_ROWS, "flashsmith attention", "fa2"} if cache == "entries" else set()
     more |= {"flashsmith per-token scales"} if cache.startswith("fp8") else set()
     return more | {"flashsmith", "flashsmith splits 1", "flashsmith splits 8"}
 

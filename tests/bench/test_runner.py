@@ -68,7 +68,7 @@ OPERATION = OperationBench(
         **{name: OperationPeer(Package(), gives(0.0)) for name in ("fa2", "fa3", "fa3_same")},
         "absent": OperationPeer(Package("not installed"), broken),
     },
-    beside={"same": "fa3_same"},
+    beside={"same": ("fa3_same", "absent")},
 )
 ALL = (*OPERATION.ours, *OPERATION.peers)
 

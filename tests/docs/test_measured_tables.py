@@ -149,12 +149,15 @@ def test_shapes_of_decode_are_in_a_graph_in_place_of_back_to_back(
 ) -> None:
     columns = "group,candidate,in_turn_of_best_peer,back_to_back_of_best_peer,in_graph_of_best_peer"
     rows = ["decode,flashsmith,2.000,,1.500", "decode,fa3,,,", "decode,flashsmith,0.500,,1.500"]
+    rows += ["decode,flashsmith all rows,1.000,,0.500"]
     (tmp_path / "decode.csv").write_text("\n".join([columns, *rows]))
     text = tool.rewrite(marked("decode.csv", "shapes_decode"), tmp_path)
     found = [line for line in text.splitlines() if line.startswith("| ")]
     assert found[0] == "|  | shapes | in turn | below 1 | least | in graph | below 1 | least |"
     assert found[2:] == [
-        f"| {group} | 2 | 1.000 | 1 | 0.50 | 1.500 | 0 | 1.50 |" for group in ("decode", "all")
+        "| decode | 2 | 1.000 | 1 | 0.50 | 1.500 | 0 | 1.50 |",
+        "| decode, all rows | 1 | 1.000 | 0 | 1.00 | 0.500 | 1 | 0.50 |",
+        "| all | 3 | 1.000 | 1 | 0.50 | 1.040 | 1 | 0.50 |",
     ]
 
 

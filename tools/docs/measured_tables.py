@@ -202,7 +202,8 @@ def _of_shapes(path: Path) -> str:
     columns = {name: column for name, column in columns.items() if rows[0].get(column)}
     groups: dict[str, list[dict[str, str]]] = {}  # way of use -> its shapes
     for row in rows:
-        groups.setdefault(row["group"], []).append(row)
+        way = row["candidate"].removeprefix("flashsmith").strip()
+        groups.setdefault(", ".join(filter(None, (row["group"], way))), []).append(row)
     body = []
     for group, shapes in (*groups.items(), ("all", rows)):
         ratios = [[float(row[column]) for row in shapes] for column in columns.values()]

@@ -86,9 +86,8 @@ class CaseResult:
         if self.name in self.operation.peers:
             return None
         times = self.together[regime]
-        if (beside := self.operation.beside.get(self.name, "")) in times:
-            return times[beside].ms
-        return self.best_peer_ms(regime)
+        beside = [n for n in self.operation.beside.get(self.name, ()) if n in times]
+        return min((times[n].ms for n in beside), default=self.best_peer_ms(regime))
 
     def best_peer_ms(self, regime: str) -> float | None:
         times = self.together[regime]

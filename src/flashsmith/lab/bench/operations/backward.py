@@ -20,7 +20,7 @@ from flashsmith.lab.bench.peers import PEERS, flex_run
 
 SAME, SM80, SUMS = f"{OURS} deterministic", f"{OURS} sm80", f"{OURS} sm80 sums"
 FA3_SAME = "fa3_deterministic"
-_BESIDE = {SAME: FA3_SAME, SM80: "fa2", SUMS: "fa2"}
+_BESIDE = {SAME: (FA3_SAME,), SM80: ("fa2",), SUMS: ("fa2",)}
 _HEAD_START = 1e-3  # seconds, because autograd costs the host more than the default
 _PAUSE = 0.01  # seconds, so that a candidate that draws much power does not slow down the next
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -69,7 +69,8 @@ class OperationBench(Generic[G]):
         kernels: The operation of the kernels that a case may name as candidates.
         of_config: Returns the run of such a kernel for a configuration and the inputs.
         peers: The peers by name.
-        beside: The peer with which one of our candidates is compared; default: the fastest.
+        beside: The peers of which the fastest is compared with one of our candidates; all if none
+            of them was timed, and by default.
         head_start, pause: Arguments of ``time_interleaved``.
         first_calls_compile: Whether first calls build kernels, as none are loaded before.
     """
@@ -79,7 +80,7 @@ class OperationBench(Generic[G]):
     kernels: str
     of_config: Callable[[Any, G], Run | None]
     peers: Mapping[str, OperationPeer[G]]
-    beside: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
     head_start: float = HEAD_START
     pause: float = 0.0
     first_calls_compile: bool = True

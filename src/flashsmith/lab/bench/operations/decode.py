@@ -13,9 +13,20 @@ from flashsmith.lab.bench.operations.base import OURS, OperationBench, Run
 from flashsmith.lab.bench.operations.decode_inputs import FP8, DecodeInputs
 from flashsmith.lab.bench.operations.decode_peers import DECODE_PEERS
 
+ALL_ROWS = f"{OURS} all rows"
+_BESIDE = {OURS: ("fa3", "flashinfer"), ALL_ROWS: ("fa2", "cudnn", "fa3 all rows")}
+
 
 def _ours(given: DecodeInputs, splits: int) -> Run:
     return partial(flashsmith.decode, None, splits=splits, **given.keywords)
+
+
+def _all_rows(given: DecodeInputs) -> Run | None:
+    """Returns a run without lengths, as peers of the forward have, for full slots."""
+    cache = given.cache
+    if cache.table is not None or not cache.is_full or cache.k.dtype != given.q.dtype:
+        return None
+    return partial(flashsmith.decode, None, **given.keywords | {"cache_seqlens": None})
 
 
 def _by_attention(given: DecodeInputs) -> Run | None:
@@ -45,6 +56,7 @@ DECODE_BENCH = OperationBench(
     prepare=DecodeInputs,
     ours={
         OURS: partial(_ours, splits=0),
+        ALL_ROWS: _all_rows,
         f"{OURS} splits 1": partial(_ours, splits=1),
         f"{OURS} splits 8": partial(_ours, splits=8),
         f"{OURS} attention": _by_attention,
@@ -53,4 +65,5 @@ DECODE_BENCH = OperationBench(
     kernels=DecodeKernelConfig.operation,
     of_config=_of_config,
     peers=DECODE_PEERS,
+    beside=_BESIDE,
 )

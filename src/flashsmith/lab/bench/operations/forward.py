@@ -89,5 +89,5 @@ FORWARD_BENCH = OperationBench(
         "fa4": OperationPeer(PEERS["fa4"], partial(_dense, "fa4")),
         "flex": OperationPeer(PEERS["flex"], _flex),
     },
-    beside={SM80: "fa2"},
+    beside={SM80: ("fa2",)},
 )
