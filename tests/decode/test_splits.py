@@ -7,7 +7,7 @@ import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from flashsmith.runtime.emulation import Emulation
 from support.decoding import PLAIN, VARIED, assert_right, requests
 
@@ -34,12 +34,18 @@ def test_any_lengths_are_shared_out_among_blocks(
     assert_right(cfg, requests(cfg, lengths, heads=(2, 1)))
 
 
-def blocks_and_slots(n_requests: int, rows: int, splits: int = 0) -> tuple[int, int]:
-    """Returns the thread blocks of a plan, and the partial results for which it has memory."""
+def blocks_and_slots(
+    n_requests: int, rows: int, splits: int = 0, *, full: bool = False
+) -> tuple[int, int]:
+    """Returns the thread blocks of a plan, and the partial results for which it has memory.
+
+    full: Whether requests have no lengths.
+    """
     asked = requests(PLAIN, (rows,) * n_requests, heads=(2, 1), behind=0)
+    lengths = None if full else torch.full((n_requests,), rows, dtype=torch.int32)
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     kernel = find_decode(KernelId(PLAIN), Target.emulator())
-    plan = kernel.plan(tensors, how=Splitting(splits))
+    plan = kernel.plan(tensors, how=Splitting(splits), extras=CallArgs(seqused_k=lengths))
     return plan.launches[0].grid[0], plan.workspace_bytes // (PLAIN.B_r * (PLAIN.d_head + 2) * 4)
 
 
@@ -55,6 +61,15 @@ def test_a_block_takes_one_split() -> None:
     assert blocks_and_slots(2, 1536) == (6, 6), "no split has fewer than four KV steps"
     assert blocks_and_slots(1, 5120) == (4, 4), "one work tile for four SMs is few"
     assert blocks_and_slots(1, 12800) == (8, 8), "several splits on an SM, as they are long"
+
+
+def test_requests_without_lengths_have_equal_splits_where_these_are_no_longer() -> None:
+    """The host knows the lengths then, so that no block reads them, or is there for stream-K."""
+    for n in (4, 7, 31):
+        assert blocks_and_slots(n, 5120, full=True) == (n, 0)
+        assert blocks_and_slots(n, 5120)[1] > 0
+    for n in (3, 5, 33):  # so few work tiles in the last round that stream-K may be shorter
+        assert blocks_and_slots(n, 5120, full=True) == blocks_and_slots(n, 5120)
 
 
 def test_splits_that_the_caller_counts_may_be_short() -> None:

@@ -99,6 +99,18 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
   return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
 }
 
+bool DecodeKernel::are_even_splits_shorter(const ForwardProblem &problem, int64_t splits,
+                                           int num_sms) const {
+  constexpr int kFixedCost = 1, kAbout = 32;  // as KeySplits has them
+  const int64_t tiles = n_tiles(problem), steps = max_steps(problem);
+  const int64_t ranges = n_ranges(problem, tiles * splits, num_sms);
+  const int64_t even =
+      time_of_splits(tiles * splits, num_sms) * (quotient_up(steps, splits) + kFixedCost);
+  const int64_t by_ranges =
+      time_of_splits(ranges, num_sms) * quotient_up(tiles * (steps + kFixedCost), ranges);
+  return even <= by_ranges + by_ranges / kAbout;
+}
+
 bool DecodeKernel::begins_early(int64_t blocks, bool combines, int num_sms) const {
   const int64_t resident = resident_blocks(num_sms);
   return !combines && (2 * blocks <= resident || blocks >= resident);
@@ -119,7 +131,8 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.splits = static_cast<int>(own.splits > 0 ? own.splits
                                  : in_rounds    ? splits_in_rounds(problem, num_sms)
                                                 : even_splits(problem, num_sms));
-  plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits);
+  plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits) ||
+                 (equal_lengths && are_even_splits_shorter(problem, plan.splits, num_sms));
   const int64_t all_splits = n_tiles(problem) * plan.splits;
   const bool combines = plan.splits > 1 && has_combine_kernel(problem, plan.splits);
   int64_t blocks =

@@ -60,6 +60,10 @@ class DecodeKernel : public Kernel {
   // Returns whether splits are equal anyway, or so short that stream-K would gain nothing.
   bool is_even(const ForwardProblem &problem, int64_t splits) const;
 
+  // Returns whether equal splits take no longer than stream-K, or hardly, if all requests have the
+  // max number of rows. Otherwise the kernel reads the lengths and decides.
+  bool are_even_splits_shorter(const ForwardProblem &problem, int64_t splits, int num_sms) const;
+
   // Returns the number of blocks that run at the same time.
   int64_t resident_blocks(int num_sms) const { return int64_t{num_sms} * blocks_.blocks_per_SM; }
 
