@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from flashsmith.runtime.emulation import Emulation
-from support.decoding import PLAIN, VARIED, assert_right, requests
+from support.decoding import PLAIN, VARIED, WGMMA, assert_right, in_slots, requests
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,14 @@ def test_requests_without_lengths_have_equal_splits_where_these_are_no_longer() 
         assert blocks_and_slots(n, 5120)[1] > 0
     for n in (3, 5, 33):  # so few work tiles in the last round that stream-K may be shorter
         assert blocks_and_slots(n, 5120, full=True) == blocks_and_slots(n, 5120)
+
+
+@pytest.mark.parametrize("cfg", [PLAIN, WGMMA[1]], ids=str)
+@pytest.mark.parametrize("n_requests", [1, 3, 4, 7, 33])
+def test_requests_without_lengths_are_right(cfg: DecodeKernelConfig, n_requests: int) -> None:
+    for rows in (1, 5 * cfg.B_c, 1300):
+        asked = requests(cfg, (rows,) * n_requests, heads=(2, 1), behind=0)
+        assert_right(cfg, asked, placed=replace(in_slots(asked), seqlens=None))
 
 
 def test_splits_that_the_caller_counts_may_be_short() -> None:
