@@ -13,7 +13,7 @@ from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     assert_bits_are_of_each_request,
@@ -33,13 +33,19 @@ WIDE = _heuristic(DecodeWorkload(DType.FP16, 256, rows=64))  # with two teams
 EVERYTHING = Semantics(causal=True, softcap=20.0, sinks=torch.tensor([0.5, -3.0, 40.0, -40.0]))
 
 
-def combine_grid(cfg: DecodeKernelConfig, n_q: int, splits: int, n_requests: int = 1) -> Any:
+def combine_grid(
+    cfg: DecodeKernelConfig, n_q: int, splits: int, n_requests: int = 1, *, full: bool = False
+) -> Any:
     """Returns the grid of the combine kernel for 4 heads over a KV head with 900 keys a request;
-    None if the last split combines."""
+    None if the last split combines.
+
+    full: Whether requests have no lengths.
+    """
     kernel = find_decode(KernelId(cfg), Target.emulator())
     asked = requests(cfg, (900,) * n_requests, n_q, heads=(4, 1))
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    plan = kernel.plan(tensors, how=Splitting(splits))
+    lengths = CallArgs(seqused_k=None if full else asked.seqlens)
+    plan = kernel.plan(tensors, how=Splitting(splits), extras=lengths)
     assert (plan.counter_bytes > 0) == (len(plan.launches) == 1 and plan.workspace_bytes > 0)
     return plan.launches[1].grid[:2] if len(plan.launches) > 1 else None
 
@@ -55,6 +61,7 @@ def test_the_last_split_combines_few_splits_and_few_rows() -> None:
     assert combine_grid(LONG, 4, splits=0) == (1, 1)  # 4 SMs share one work tile
     for n_requests, expected in ((4, None), (2, (8, 4)), (1, (1, 4))):  # a place a block, or a tile
         assert combine_grid(WIDE, 16, splits=0, n_requests=n_requests) == expected
+    assert combine_grid(WIDE, 16, splits=0, n_requests=2, full=True) == (2, 4)  # no stream-K
 
 
 @pytest.mark.parametrize("splits", [16, 33, 200])

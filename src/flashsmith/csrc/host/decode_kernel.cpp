@@ -101,14 +101,15 @@ bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const 
 
 bool DecodeKernel::are_even_splits_shorter(const ForwardProblem &problem, int64_t splits,
                                            int num_sms) const {
-  constexpr int kFixedCost = 1, kAbout = 32;  // as KeySplits has them
+  // KeySplits has these, too; a range of its costs 4 KV steps or more.
+  constexpr int kFixedCost = 1, kRangeCost = 4, kAbout = 32;
   const int64_t tiles = n_tiles(problem), steps = max_steps(problem);
   const int64_t ranges = n_ranges(problem, tiles * splits, num_sms);
   const int64_t even =
       time_of_splits(tiles * splits, num_sms) * (quotient_up(steps, splits) + kFixedCost);
   const int64_t by_ranges =
       time_of_splits(ranges, num_sms) * quotient_up(tiles * (steps + kFixedCost), ranges);
-  return even <= by_ranges + by_ranges / kAbout;
+  return even <= by_ranges + by_ranges / kAbout + kRangeCost * kWholeTime;
 }
 
 bool DecodeKernel::begins_early(int64_t blocks, bool combines, int num_sms) const {
