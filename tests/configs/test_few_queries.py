@@ -59,8 +59,9 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
 @pytest.mark.parametrize(
     "given, B_r",
     [
-        (problem(2, 20, 12000), 64),  # memory-bound: four splits leave less than eight
-        (problem(2, 16, 9000, (64, 8)), 64),
+        (problem(2, 20, 12000), 128),  # memory-bound, in eight splits that wait for each other
+        (problem(2, 16, 9000, (64, 8)), 128),
+        (problem(1, 20, 12000), 64),  # memory-bound: eight splits leave less than sixteen
         (problem(4, 48, 5000), 128),  # 192 rows are bound by products
         (problem(1, 100, 4000), 128),
         (problem(1, 256, 1282, (14, 2), 64), 64),  # two splits of six KV steps, not four of three

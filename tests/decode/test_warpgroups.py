@@ -102,7 +102,7 @@ def test_splits_of_unlike_lengths_follow_each_other(cfg: DecodeKernelConfig) -> 
 @pytest.mark.parametrize("cfg", [ONE, TWO], ids=str)
 @pytest.mark.parametrize("splits", [0, 1, 2, 4, 5, 9])
 def test_few_and_many_splits_are_combined(cfg: DecodeKernelConfig, splits: int) -> None:
-    """The last split to arrive combines two splits, and the combine kernel combines more."""
+    """Splits that wait for each other combine, the last of two, or the combine kernel."""
     semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
     assert_right(cfg, requests(cfg, (1100, 3, 600), n_q=20), semantics, splits=splits)
     assert_right(cfg, requests(cfg, (1500,), n_q=70, heads=(2, 1)), semantics=None, splits=splits)
@@ -158,12 +158,17 @@ def test_a_plan_has_a_kernel_to_combine_many_splits() -> None:
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
     tiles = 2 * -(-40 * 4 // TWO.B_r)
     sums = tiles * TWO.B_r * (TWO.d_head + 2) * 4
-    assert TWO.max_combined_splits == 2, "which the cost model counts"
+    of_model = [(cfg.max_combined_splits, cfg.max_waiting_splits) for cfg in (ONE, TWO)]
+    assert of_model == [(2, 0), (2, 8)], "which the cost model counts"
     few, many = (kernel.plan(tensors, how=Splitting(n)) for n in (2, 3))
     assert (len(few.launches), len(many.launches)) == (1, 2)
     assert (few.workspace_bytes, few.counter_bytes) == (2 * sums, tiles * TWO.n_warpgroups * 4)
     assert (many.workspace_bytes, many.counter_bytes) == (3 * sums + tiles * 44, 0)
     assert kernel.plan(tensors, how=Splitting(1)).workspace_bytes == 0
+    for heads, splits, launches in ((2, 2, 1), (1, 4, 1), (1, 5, 2), (2, 3, 2)):  # for four SMs
+        asked = requests(TWO, (900,), n_q=20, heads=(4 * heads, heads))
+        tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+        assert len(kernel.plan(tensors, how=Splitting(splits)).launches) == launches
 
 
 def slots_and_blocks(heads_kv: int, n_q: int, n_k: int) -> tuple[int, int]:

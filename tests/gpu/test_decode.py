@@ -51,7 +51,7 @@ LENGTHS = [0, 1, 15, 17, 64, 65, 129, 1000, ROWS, ROWS]
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [ROWS]], ids=["many", "one"])
 @pytest.mark.parametrize("splits", [0, 3])
-@pytest.mark.parametrize("queries", [1, 5, 16])
+@pytest.mark.parametrize("queries", [1, 5, 16, 20])
 def test_every_run_has_the_same_bits_beside_another_stream(
     lengths: list[int], splits: int, queries: int
 ) -> None:
@@ -86,24 +86,38 @@ def test_attention_of_few_queries_is_decodes_in_a_graph_too() -> None:
     assert torch.equal(out, expected)
 
 
-def test_calls_on_two_streams_do_not_meet() -> None:
-    asked = [Requests(LENGTHS, seed) for seed in range(2)]
-    expected = [each.decode() for each in asked]
+def assert_same_on_streams(asked: list[Requests], splits: int = 0) -> None:
+    """Asserts that calls have the same bits beside each other, each on a stream, as alone."""
+    expected = [each.decode(splits=splits) for each in asked]
     streams = [torch.cuda.Stream() for _ in asked]
     torch.cuda.synchronize()
-    found: list[list[torch.Tensor]] = [[], []]
+    found: list[list[torch.Tensor]] = [[] for _ in asked]
     for _ in range(100):
         for own, each, stream in zip(found, asked, streams, strict=True):
             with torch.cuda.stream(stream):
-                own.append(each.decode())
+                own.append(each.decode(splits=splits))
     torch.cuda.synchronize()
     for own, right in zip(found, expected, strict=True):
         assert all(torch.equal(o, right) for o in own)
 
 
+def test_calls_on_two_streams_do_not_meet() -> None:
+    assert_same_on_streams([Requests(LENGTHS, seed) for seed in range(2)])
+
+
+def test_splits_that_wait_for_each_other_give_way_to_other_streams() -> None:
+    """The splits of each call take nearly all SMs of an H200, so that two calls wait for thread
+    blocks that the other one keeps from beginning."""
+    asked = [Requests([ROWS] * 4, seed, queries=20) for seed in range(3)]
+    for each in asked:
+        each.assert_near(each.decode(splits=4))
+    assert_same_on_streams(asked, splits=4)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("queries", [1, 16, 40])
-def test_a_graph_is_replayed_with_other_lengths(queries: int) -> None:
-    asked = Requests([ROWS] * 8, queries=queries)
+def test_a_graph_is_replayed_with_other_lengths(queries: int, batch: int) -> None:
+    asked = Requests([ROWS] * batch, queries=queries)
     out = torch.empty_like(asked.q)
     asked.decode(out=out)
     graph = torch.cuda.CUDAGraph()
@@ -111,7 +125,7 @@ def test_a_graph_is_replayed_with_other_lengths(queries: int) -> None:
         asked.decode(out=out)
     for seed in range(5):
         chosen = torch.Generator().manual_seed(seed)
-        asked.seqlens.copy_(torch.randint(0, ROWS + 1, (8,), generator=chosen).int())
+        asked.seqlens.copy_(torch.randint(0, ROWS + 1, (batch,), generator=chosen).int())
         graph.replay()
         asked.assert_near(out)
 

@@ -370,6 +370,12 @@ class DecodeKernelConfig(KernelConfig):
     max_combined_splits: ClassVar[int] = 1024
 
     @property
+    def max_waiting_splits(self) -> int:
+        """The max number of splits that wait for each other, and combine a share each, where that
+        is faster than a second launch."""
+        return 0
+
+    @property
     @abstractmethod
     def tensor_core_rate(self) -> float:
         """The share of the tensor cores' rate that kernels of 64 rows or more reach, as

@@ -37,14 +37,16 @@ _CLEARLY = 0.9  # the model's difference counts from 10% on
 _ROWS_OF_A_READ = 176
 _READS_OF_A_SUM = 0.5  # time of a row's partial result, in reads of a key and its value
 _START = 40_000.0  # for blocks to find their split, and to wait for other blocks' partial results
-_SECOND_LAUNCH = 3e6  # the time of a kernel that combines, 2.5 us, at d_head 1
+# The time of a kernel that combines, 2.5 us, and of splits that wait for each other, at d_head 1.
+_SECOND_LAUNCH, _WAITING = 3e6, 1.2e6
 # Kernels of smaller work tiles, too, serve many rows: they leave smaller partial results, but reach
 # less of the tensor cores' rate. They are compared from this number of rows on, for the d_heads and
 # up to the keys for which an H200 measured both, and need a lead.
 _MIN_ROWS_OF_A_TILE, _MAX_KEYS_OF_SMALLER_TILES = 64, {64: 8192, 128: 16384}
 _CLEARLY_FASTER_TILES = 0.95
-# Smaller tiles need no lead where memory bounds the usual kernel: they take half as many splits,
-# and so leave half the partial results. This was measured for one d_head alone.
+# Smaller tiles need no lead where memory bounds the usual kernel, and another one combines: they
+# take half as many splits, and so leave half the partial results. This was measured for one d_head
+# alone.
 _D_HEAD_OF_READING, _HARDLY_SLOWER = 128, 1.15
 
 
@@ -147,17 +149,30 @@ def _fastest(
     hardly slower where memory bounds the usual one."""
     multiplying = partial(_multiplying, problem=problem, rate_of_forward=rate_of_forward)
     reading = _reading(problem)
-    if usual.d_head == _D_HEAD_OF_READING and multiplying(usual) <= reading:
+    waits = _splits(usual, problem, num_sms) <= usual.max_waiting_splits
+    if usual.d_head == _D_HEAD_OF_READING and multiplying(usual) <= reading and not waits:
         near = [each for each in others if multiplying(each) <= _HARDLY_SLOWER * reading]
         return min(near, key=multiplying, default=usual)
 
     def cost(config: DecodeKernelConfig) -> float:
-        combines = num_sms // _tiles(config, problem) > config.max_combined_splits
-        launch = _SECOND_LAUNCH / config.d_head if combines else 0.0
-        return decode_cost(config, problem, num_sms, rate_of_forward) + launch
+        usual_cost = decode_cost(config, problem, num_sms, rate_of_forward)
+        return usual_cost + _combining(config, _splits(config, problem, num_sms))
 
     ahead = (config for config in others if cost(config) < _CLEARLY_FASTER_TILES * cost(usual))
     return min(ahead, key=cost, default=usual)
+
+
+def _combining(config: DecodeKernelConfig, splits: int) -> float:
+    """Returns the time, beside that of adding, in which a work tile's splits are combined."""
+    if splits <= config.max_combined_splits:
+        return 0.0
+    waits = splits <= config.max_waiting_splits
+    return (_WAITING if waits else _SECOND_LAUNCH) / config.d_head
+
+
+def _splits(config: DecodeKernelConfig, problem: Problem, num_sms: int) -> int:
+    """Returns the number of splits of a work tile by which each SM has one."""
+    return num_sms // _tiles(config, problem)
 
 
 def _tiles(config: DecodeKernelConfig, problem: Problem) -> int:

@@ -100,6 +100,8 @@ FAULTS = {
     "handed_on_without_a_fence": rf"bulk_add: {RACE} bulk_store of the same bytes in global",
     "read_before_it_is_handed_on": rf"bulk_load: {RACE} bulk_add of the same bytes in global",
     "counted_before_it_is_written": rf"bulk_load: {RACE} bulk_add of the same bytes in global",
+    "replaced_before_it_is_written": rf"bulk_load: {RACE} bulk_add of the same bytes in global",
+    "waits_beside_one_who_polls": r"deadlock: .* wait_global at .* memory that is 0",
     "waits_for_one_who_has_returned": r"deadlock: .* wait_global at .* global memory that is 1",
     "waits_for_each_other": r"deadlock: .* wait_global at .* a word in global memory that is 0",
     "waits_for_a_block_that_never_starts": r"deadlock: .* wait_global at .* that is 0",
@@ -115,6 +117,9 @@ FAULTS = {
     "word_written_before_the_wait": rf"thread_store_global: {UNWAITED}",
     "counted_before_the_wait": rf"thread_atomic_add: {UNWAITED}",
     "arrived_before_the_wait": rf"thread_arrive_global: {UNWAITED}",
+    "added_to_before_the_wait": rf"thread_add_global: {UNWAITED}",
+    "replaced_before_the_wait": rf"thread_replace_global: {UNWAITED}",
+    "polled_before_the_wait": rf"thread_poll_global: {UNWAITED}",
     "handed_on_before_the_wait": rf"release_global: {UNWAITED}",
     "looked_for_before_the_wait": rf"wait_global: {UNWAITED}",
     "row_read_before_the_wait": rf"load_global: {UNWAITED}",
@@ -203,7 +208,7 @@ def test_fault_is_noticed_in_any_warp_order(name: str, messages: list[dict[str, 
 @needs_cxx
 def test_correct_kernels_have_no_fault(messages: list[dict[str, str]]) -> None:
     clean = {name for name in messages[0] if name.startswith("clean_")}
-    assert len(clean) == 25
+    assert len(clean) == 27
     assert clean | set(FAULTS) == set(messages[0])
     for by_name in messages:
         assert {by_name[name] for name in clean} == {""}

@@ -93,6 +93,10 @@ class Sm90DecodeKernelConfig(DecodeKernelConfig):
         return 0.93 if self.n_warpgroups > 1 else 0.66
 
     @property
+    def max_waiting_splits(self) -> int:
+        return 8 if self.n_warpgroups > 1 and self.d_head != 192 else 0
+
+    @property
     def threads_per_block(self) -> int:
         return self._tiles.threads_per_block
 

@@ -100,6 +100,7 @@ void Block::start(uint64_t index) {
     char *top = stacks_.top(thread.index) - thread.index % kStackColours * kStackColourBytes;
     thread.waits_for = nullptr;
     thread.waits_for_word = nullptr;
+    thread.polls_word = false;
     thread.has_waited = !launch.overlaps;
     prepare_fiber(thread.fiber, stacks_.bottom(thread.index), top, &Block::fiber_main);
   }

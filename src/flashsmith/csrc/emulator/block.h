@@ -30,6 +30,7 @@ struct Thread {
   const char *stack_limit;                   // an instruction below it reports an overflow
   const Mbarrier *waits_for = nullptr;       // the lane alone waits for this mbarrier, ...
   const uint32_t *waits_for_word = nullptr;  // ... or for this word in global memory
+  bool polls_word = false;                   // and may go on without it
   Step waits_at;                             // the step at which it waits
   bool has_waited = true;                    // for the launch before, if this one overlaps it
 

@@ -46,7 +46,9 @@ void Cluster::run(uint64_t index) {
       resume(*warp);
     }
     if (progress || live_ == 0) continue;
-    if (word_waiters_.empty() || !order.wait_beyond(words_version_)) report_deadlock();
+    if (word_waiters_.empty()) report_deadlock();
+    const bool polls = std::ranges::any_of(word_waiters_, [](Thread *t) { return t->polls_word; });
+    if (!order.wait_beyond(words_version_, polls) && !end_polls()) report_deadlock();
   }
 }
 
@@ -59,12 +61,33 @@ void Cluster::retry_words() {
 void Cluster::wait_for_word(Thread &thread, const uint32_t *word, uint32_t value) {
   uint64_t version = 0;
   while (!order.acquire(thread.in_grid(), word, value, version)) {
-    words_version_ = word_waiters_.empty() ? version : std::min(words_version_, version);
-    word_waiters_.push_back(&thread);
-    thread.waits_for_word = word;
-    suspend(thread);
-    thread.waits_for_word = nullptr;
+    wait_at_word(thread, word, version);
   }
+}
+
+uint32_t Cluster::poll_word(Thread &thread, const uint32_t *word, uint32_t known) {
+  uint64_t version = 0;
+  const uint32_t found = order.read(thread.in_grid(), word, version);
+  if (found != known) return found;
+  thread.polls_word = true;
+  wait_at_word(thread, word, version);
+  thread.polls_word = false;
+  return order.read(thread.in_grid(), word, version);
+}
+
+void Cluster::wait_at_word(Thread &thread, const uint32_t *word, uint64_t version) {
+  words_version_ = word_waiters_.empty() ? version : std::min(words_version_, version);
+  word_waiters_.push_back(&thread);
+  thread.waits_for_word = word;
+  suspend(thread);
+  thread.waits_for_word = nullptr;
+}
+
+bool Cluster::end_polls() {
+  return std::erase_if(word_waiters_, [](Thread *waiter) {
+           if (waiter->polls_word) waiter->warp->ready |= 1u << waiter->lane;
+           return waiter->polls_word;
+         }) > 0;
 }
 
 void Cluster::resume(Warp &warp) {

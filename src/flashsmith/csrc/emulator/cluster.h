@@ -39,6 +39,9 @@ class Cluster {
 
   // Waits until a word in global memory has the value, and learns what its writer knew.
   void wait_for_word(Thread &thread, const uint32_t *word, uint32_t value);
+  // Returns the word, and learns as much. Waits before, once, if the word has the known value, and
+  // returns that one if no block can change it.
+  uint32_t poll_word(Thread &thread, const uint32_t *word, uint32_t known);
 
   void yield(Thread &thread);                     // to the scheduler
   bool preempts() { return random() % 32 == 0; }  // lets other warps overtake now and then
@@ -55,6 +58,8 @@ class Cluster {
   void resume(Warp &warp);
   void rethrow_failure();
   void retry_words();
+  void wait_at_word(Thread &thread, const uint32_t *word, uint64_t version);
+  bool end_polls();  // returns whether there are any
   void release_all_if_complete();
   [[noreturn]] void report_deadlock();
   uint64_t random() {  // splitmix64

@@ -138,6 +138,13 @@ void release_global(uint32_t *word, uint32_t value, Where where);
 // after what this thread and those that added before it have done; this thread comes after those,
 // too.
 uint32_t thread_arrive_global(uint32_t *word, Where where);
+// The same with another number.
+uint32_t thread_add_global(uint32_t *word, uint32_t amount, Where where);
+// atom.acq_rel.gpu.global.cas: returns the value before, which is replaced if it is `expected`.
+uint32_t thread_replace_global(uint32_t *word, uint32_t expected, uint32_t value, Where where);
+// ld.acquire.gpu.global: returns the value. It waits while the value is `known` and any block can
+// change that, so that code which polls a number of times meets both outcomes.
+uint32_t thread_poll_global(const uint32_t *word, uint32_t known, Where where);
 // ld.acquire.gpu.global in a loop, until the word has this value.
 void wait_global(const uint32_t *word, uint32_t value, Where where);
 // Orders later bulk copies after what the thread has learned from words.

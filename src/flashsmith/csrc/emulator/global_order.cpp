@@ -87,14 +87,35 @@ void GlobalOrder::release(uint64_t thread, uint32_t *word, uint32_t value) {
   has_written();
 }
 
-uint32_t GlobalOrder::arrive(uint64_t thread, uint32_t *word) {
+uint32_t GlobalOrder::arrive(uint64_t thread, uint32_t *word, uint32_t amount) {
   const std::lock_guard lock(mutex_);
   Clock &known = threads_[thread].known, &handed_on = words_[word];
   merge(known, handed_on);
   handed_on = known;
-  const uint32_t before = std::atomic_ref(*word).fetch_add(1, std::memory_order_acq_rel);
+  const uint32_t before = std::atomic_ref(*word).fetch_add(amount, std::memory_order_acq_rel);
   has_written();
   return before;
+}
+
+uint32_t GlobalOrder::replace(uint64_t thread, uint32_t *word, uint32_t expected, uint32_t value) {
+  const std::lock_guard lock(mutex_);
+  Clock &known = threads_[thread].known, &handed_on = words_[word];
+  merge(known, handed_on);
+  uint32_t before = expected;
+  if (std::atomic_ref(*word).compare_exchange_strong(before, value)) {
+    handed_on = known;
+    has_written();
+  }
+  return before;
+}
+
+uint32_t GlobalOrder::read(uint64_t thread, const uint32_t *word, uint64_t &version) {
+  const std::lock_guard lock(mutex_);
+  version = version_;
+  if (const auto found = words_.find(word); found != words_.end()) {
+    merge(threads_[thread].known, found->second);
+  }
+  return std::atomic_ref(*const_cast<uint32_t *>(word)).load(std::memory_order_acquire);
 }
 
 bool GlobalOrder::acquire(uint64_t thread, const uint32_t *word, uint32_t value,
@@ -115,14 +136,21 @@ uint64_t GlobalOrder::version() {
   return version_;
 }
 
-bool GlobalOrder::wait_beyond(uint64_t version) {
+bool GlobalOrder::wait_beyond(uint64_t version, bool polls) {
   std::unique_lock lock(mutex_);
   if (version_ != version) return true;
   ++waiting_;
+  if (polls) ++polling_;
   stop_if_stuck();
-  written_.wait(lock, [&] { return version_ != version || stuck_ || abandoned_; });
+  written_.wait(
+      lock, [&] { return version_ != version || stuck_ || abandoned_ || (polls && polls_end_); });
   if (abandoned_) throw Abandoned{};
-  return version_ != version;
+  if (version_ != version) return true;
+  if (polls) {  // goes on
+    --waiting_;
+    polls_end_ = --polling_ > 0;
+  }
+  return false;
 }
 
 void GlobalOrder::worker_ended() {
@@ -139,13 +167,14 @@ void GlobalOrder::abandon() {
 
 void GlobalOrder::has_written() {
   ++version_;
-  waiting_ = 0;
+  waiting_ = polling_ = 0;
+  polls_end_ = false;
   written_.notify_all();
 }
 
 void GlobalOrder::stop_if_stuck() {
   if (waiting_ == 0 || waiting_ < running_) return;
-  stuck_ = true;
+  (polling_ > 0 ? polls_end_ : stuck_) = true;
   written_.notify_all();
 }
 

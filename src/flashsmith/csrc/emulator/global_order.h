@@ -35,17 +35,23 @@ class GlobalOrder {
 
   // Writes the word; a thread that reads this value learns what the writer knows.
   void release(uint64_t thread, uint32_t *word, uint32_t value);
-  // Adds 1 to the word, and returns the value before; the thread learns what those that added
-  // before it know, and a thread that reads the sum what all of them know.
-  uint32_t arrive(uint64_t thread, uint32_t *word);
+  // Adds to the word, and returns the value before; the thread learns what those that added before
+  // it know, and a thread that reads the sum what all of them know.
+  uint32_t arrive(uint64_t thread, uint32_t *word, uint32_t amount);
+  // Replaces the word if it has the expected value, and returns the value before. The thread learns
+  // as by `arrive`, and hands on if it replaced the word.
+  uint32_t replace(uint64_t thread, uint32_t *word, uint32_t expected, uint32_t value);
+  // Returns the word, whose writers' knowledge the thread learns, and sets the version at which it
+  // was read.
+  uint32_t read(uint64_t thread, const uint32_t *word, uint64_t &version);
   // Returns whether the word has the value, and sets the version at which it was read.
   bool acquire(uint64_t thread, const uint32_t *word, uint32_t value, uint64_t &version);
 
   // Returns how often any word was written.
   uint64_t version();
   // Waits until the version changes, because a worker's blocks cannot proceed before. Returns false
-  // if no worker can proceed.
-  bool wait_beyond(uint64_t version);
+  // if no worker can proceed; if some `poll`, only these return, which may proceed without it.
+  bool wait_beyond(uint64_t version, bool polls);
   void worker_ended();
   // Ends all waits of workers; wait_beyond throws Abandoned.
   void abandon();
@@ -81,8 +87,8 @@ class GlobalOrder {
   std::unordered_map<const uint32_t *, Clock> words_;
 
   std::condition_variable written_;
-  uint64_t version_ = 0, running_, waiting_ = 0;
-  bool stuck_ = false, abandoned_ = false;
+  uint64_t version_ = 0, running_, waiting_ = 0, polling_ = 0;
+  bool stuck_ = false, polls_end_ = false, abandoned_ = false;
 };
 
 }  // namespace flashsmith::emulator

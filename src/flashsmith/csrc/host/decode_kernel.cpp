@@ -134,7 +134,8 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits) ||
                  (equal_lengths && are_even_splits_shorter(problem, plan.splits, num_sms));
   const int64_t all_splits = n_tiles(problem) * plan.splits;
-  const bool combines = plan.splits > 1 && has_combine_kernel(problem, plan.splits);
+  const bool wait = plan.is_even && all_splits <= resident_blocks(num_sms) && may_wait(plan.splits);
+  const bool combines = plan.splits > 1 && !wait && has_combine_kernel(problem, plan.splits);
   int64_t blocks =
       blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
   plan.next_begins_early = begins_early(blocks, combines, num_sms);
@@ -150,6 +151,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   if (!combines) {
+    plan.polls = wait ? polls(problem, all_splits) : 0;
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
@@ -164,10 +166,17 @@ int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
   return rows * tiles.d_head / kPartialChunk;
 }
 
+int DecodeKernel::polls(const ForwardProblem &problem, int64_t all_splits) const {
+  constexpr int64_t kLeast = 8, kBytesOfOne = 22500;  // which an SM reads in that time
+  const int64_t rows = int64_t{problem.batch} * problem.n_heads_kv * problem.seq_len_k;
+  const int64_t bytes = rows * tiles.d_head * 2 * static_cast<int64_t>(sizeof(uint16_t));
+  return static_cast<int>(kLeast + bytes / kBytesOfOne / all_splits);
+}
+
 void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem,
                                int64_t places) const {
-  constexpr int64_t kSplitsOfThread = 8, kMaxGroups = kCombineThreads / kWarpSize;
-  const auto sharing = static_cast<uint64_t>(quotient_up(plan.splits, kSplitsOfThread));
+  constexpr int64_t kMaxGroups = kCombineThreads / kWarpSize;
+  const auto sharing = static_cast<uint64_t>(quotient_up(plan.splits, kMaxWaitingSplits));
   plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMaxGroups));
   const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
   plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));

@@ -71,6 +71,14 @@ class DecodeKernel : public Kernel {
   // last split.
   virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
+  // Returns whether splits that run at the same time combine a share of their partial results each,
+  // which has the bits of the separate kernel.
+  virtual bool may_wait(int64_t) const { return false; }
+
+  // Returns how often a split looks whether the others have arrived: for 6 us, and as long as it
+  // took to read its keys. Blocks that have not ended by then have probably not begun.
+  int polls(const ForwardProblem &problem, int64_t all_splits) const;
+
   // Adds the launch and the memory of that kernel to a plan.
   void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places) const;
 

@@ -2,6 +2,7 @@
 #include "flashsmith/ptx/cp_async.cuh"
 #include "flashsmith/ptx/dependent_launch.cuh"
 #include "flashsmith/ptx/global_exchange.cuh"
+#include "flashsmith/ptx/global_wait.cuh"
 #include "flashsmith/ptx/reduction.cuh"
 #include "sm90_cases.h"
 
@@ -34,6 +35,12 @@ Sm90Cases launch_cases() {
                   [] { run_by_one([] { thread_atomic_add(words(), 1); }); }),
       overlapping("arrived_before_the_wait",
                   [] { run_by_one([] { thread_arrive_global(words()); }); }),
+      overlapping("added_to_before_the_wait",
+                  [] { run_by_one([] { thread_add_global(words(), 1); }); }),
+      overlapping("replaced_before_the_wait",
+                  [] { run_by_one([] { thread_replace_global(words(), 0, 1); }); }),
+      overlapping("polled_before_the_wait",
+                  [] { run_by_one([] { thread_poll_global(words(), 0); }); }),
       overlapping("handed_on_before_the_wait",
                   [] { run_by_one([] { release_global(words(), 1); }); }),
       overlapping("looked_for_before_the_wait",

@@ -1,6 +1,7 @@
 // The rules of words in global memory by which blocks hand over, and of the bulk copies that these
 // words order: a small kernel of two blocks for each.
 #include "flashsmith/ptx/global_exchange.cuh"
+#include "flashsmith/ptx/global_wait.cuh"
 #include "flashsmith/ptx/reduction.cuh"
 #include "sm90_cases.h"
 
@@ -122,6 +123,26 @@ Sm90Cases order_cases() {
                      load_sums();
                    });
              }),
+      of_two("replaced_before_it_is_written",
+             [] {
+               start(1);
+               by_blocks(
+                   [] {
+                     add_row();
+                     tma_store_wait_group_read<0>();
+                     thread_replace_global(word(11), 0, 1);
+                     tma_store_wait_group<0>();
+                   },
+                   [] {
+                     wait_global(word(11), 1);
+                     fence_proxy_async_global();
+                     load_sums();
+                   });
+             }),
+      of_two("waits_beside_one_who_polls",
+             [] {
+               by_blocks([] { thread_poll_global(word(12), 0); }, [] { wait_global(word(13), 1); });
+             }),
       of_two(
           "waits_for_one_who_has_returned",
           [] { by_blocks([] { release_global(word(4), 1); }, [] { wait_global(word(4), 2); }); }),
@@ -179,6 +200,31 @@ Sm90Cases order_cases() {
                  fence_proxy_async_global();
                  load_sums();
                });
+             }),
+      of_two("clean_polls",
+             [] {
+               by_blocks(
+                   [] {
+                     store_row();
+                     tma_store_wait_group<0>();
+                     if (thread_replace_global(word(14), 0, 1) != 0) release_global(nullptr, 1);
+                     if (thread_replace_global(word(14), 0, 2) != 1) release_global(nullptr, 1);
+                   },
+                   [] {
+                     while (thread_poll_global(word(14), 0) == 0) continue;
+                     fence_proxy_async_global();
+                     add_row();
+                     tma_store_wait_group<0>();
+                   });
+             }),
+      of_two("clean_polls_of_what_nobody_writes",
+             [] {
+               const auto poll = [] {
+                 for (int i = 0; i < 3; i++) {
+                   if (thread_poll_global(word(15), 0) != 0) release_global(nullptr, 1);
+                 }
+               };
+               by_blocks(poll, poll);
              }),
       of_two("clean_sums_in_any_order",
              [] {

@@ -100,6 +100,7 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   float *end = args.split.partial_stats + rows * kStatsPerRow;
   if (plan.counter_bytes > 0) {
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
+    args.split.polls = plan.polls;
   } else {
     args.split.split_tiles = reinterpret_cast<uint32_t *>(end);
     args.split.combine_groups = plan.combine_groups;

@@ -109,7 +109,7 @@ inline int64_t quotient_up(int64_t value, int64_t divisor) {
 
 // A plan with the schedule of SplitArgs.
 struct DecodePlan : Plan {
-  int splits = 1, n_ranges = 1, combine_groups = 1;
+  int splits = 1, n_ranges = 1, combine_groups = 1, polls = 0;
   SplitTimes times{};
   bool is_even = false, next_begins_early = true, next_begins_early_behind_ranges = true;
 };

@@ -27,11 +27,16 @@ DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
 
 class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
+  bool splits_wait_;
 
   // A warpgroup adds splits one after the other.
   bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
     constexpr int64_t kMaxByTheLast = 2;
     return splits > kMaxByTheLast;
+  }
+
+  bool may_wait(int64_t splits) const override {
+    return splits_wait_ && splits > 2 && splits <= kMaxWaitingSplits;
   }
 
   // Returns the max number of rows of a box that lie in one page wherever a block of keys begins.
@@ -47,7 +52,8 @@ class Sm90Decode final : public DecodeKernel {
  public:
   explicit Sm90Decode(const Compiled &kernel)
       : DecodeKernel(kernel, blocks_of(kernel.config), "decode_kernel", call<Sm90DecodeKernelArgs>),
-        config_(forward_config(kernel.config)) {}
+        config_(forward_config(kernel.config)),
+        splits_wait_(may_splits_wait(kernel.config)) {}
 
   void check_layout(const DecodeTensors &tensors) const override {
     const bool paged = tensors.block_table() != nullptr;

@@ -16,6 +16,10 @@ constexpr int kStatsPerRow = 2;
 constexpr int kSplitWords = 11, kCombineThreads = 512, kPartialChunk = 8;
 constexpr int kThreadPartialBytes = (kPartialChunk + kStatsPerRow + 2) * sizeof(float);
 
+// The max number of splits of a work tile that wait for each other, and combine a share each. A
+// thread has the partial results of as many in flight.
+constexpr int kMaxWaitingSplits = 8;
+
 // Sizes of the kernel that appends rows to a KV cache: a thread moves kAppendChunk 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
 
@@ -65,12 +69,13 @@ struct SplitArgs {
   // The partial results: rows of O in FP32, in slots of B_r * d_head, and kStatsPerRow numbers for
   // each row.
   float *partial_O, *partial_stats;
-  // Where the last split of a work tile combines, `arrivals` counts the splits of each work tile
-  // that have stored partial results; it is zero again afterwards. Where a separate kernel
-  // combines, `split_tiles` lists the work tiles that are split, and `combine_groups` threads share
-  // the splits of a chunk of a row.
+  // Where splits combine their partial results, `arrivals` counts those of each work tile; it is
+  // zero again afterwards. If `polls` is 0, the last one to arrive combines. Else each block has
+  // one split, which looks `polls` times whether the others have arrived, and combines its share
+  // (attention/split_arrivals.cuh). Where a separate kernel combines, `split_tiles` lists the work
+  // tiles that are split, and `combine_groups` threads share the splits of a chunk of a row.
   uint32_t *arrivals, *split_tiles;
-  int combine_groups;
+  int combine_groups, polls;
 };
 
 // A decode call as masks and scores see it, with the KV cache. `group`: heads of Q for each head of

@@ -16,7 +16,7 @@ template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(const __grid_constant__ Args args) {
   constexpr int kRowChunks = Traits::d_head / kPartialChunk;
-  constexpr int kSplitsAtOnce = 8;  // loads in flight, to hide the latency of memory
+  constexpr int kSplitsAtOnce = kMaxWaitingSplits;  // whose sums have the same bits
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
   const KeySplit split = SplitTiles(args.problem.split).get(ptx::block_index_x());

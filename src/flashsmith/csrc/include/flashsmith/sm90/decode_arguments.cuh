@@ -28,6 +28,13 @@ struct Sm90DecodeKernelConfig {
 // shared memory; with shorter rows they do not (docs/log/decode.md).
 constexpr int Q_register_steps(int d_head) { return d_head == 256 ? 4 : 0; }
 
+// Returns whether splits may wait for each other, and combine a share each. With one warpgroup a
+// second launch takes less time, and with rows of 192 elements products would wait for descriptors
+// (docs/log/decode.md).
+constexpr bool may_splits_wait(const Sm90DecodeKernelConfig &cfg) {
+  return cfg.n_warpgroups > 1 && cfg.d_head != 192;
+}
+
 // Returns the configuration of the forward whose tiles these kernels use.
 constexpr Sm90ForwardKernelConfig forward_config(const Sm90DecodeKernelConfig &cfg) {
   return {.dtype = cfg.dtype,

@@ -86,6 +86,9 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
       state = visit(own, is_first);
     }
     scheduler_.end();
+    if constexpr (Traits::may_wait) {
+      if (args_.problem.split.polls > 0) combine_share();
+    }
   }
 
  private:
@@ -113,6 +116,13 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
     if (leads()) SplitTiles(args_.problem.split).add(done.split);
     DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).write(O_.sums(), softmax_);
     return done.state;
+  }
+
+  // Combines a share of the block's only split. Behind the loop over splits there are registers for
+  // it.
+  FLASHSMITH_DEVICE void combine_share() const {
+    const Parked done = parked();
+    DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).combine_share();
   }
 
   // Tells the compiler that all lanes have the same blocks and stages, which it cannot see behind

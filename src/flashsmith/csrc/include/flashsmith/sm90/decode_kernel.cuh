@@ -22,7 +22,9 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   if (ptx::thread_index() == 0) Barriers<Traits>::init();
   ptx::barrier_sync();
   ptx::wait_for_launch_before();
-  ptx::let_next_launch_begin();
+  // Where splits wait for each other, blocks of the next launch would take the SMs that have none,
+  // and later spread unevenly.
+  if (!Traits::may_wait || args.problem.split.polls == 0) ptx::let_next_launch_begin();
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();

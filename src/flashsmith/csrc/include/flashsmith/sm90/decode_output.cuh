@@ -1,11 +1,13 @@
 // Stores a warpgroup's sums: as rows of O or, if the work tile is split, as a partial result.
 //
-// If a work tile has few splits, the last one to arrive combines them, each warpgroup its rows, in
-// the order of the keys. It would wait long for many splits, so a separate kernel combines those
+// If a work tile has two splits, the last one to arrive combines them, each warpgroup its rows, in
+// the order of the keys. It would wait long for more splits, so these wait for each other and
+// combine a share each (attention/split_arrivals.cuh), or a separate kernel combines them
 // (attention/combine_kernel.cuh).
 #pragma once
 
 #include "flashsmith/attention/partial_results.cuh"
+#include "flashsmith/attention/split_arrivals.cuh"
 #include "flashsmith/sm90/decode_traits.cuh"
 #include "flashsmith/sm90/gemm.cuh"
 #include "flashsmith/sm90/named_barrier.cuh"
@@ -29,7 +31,9 @@ class DecodeOutput {
   FLASHSMITH_DEVICE DecodeOutput(const DecodeProblem &problem, const KeySplit &split, int warpgroup)
       : problem_(problem), split_(split), sums_(problem, split), warpgroup_(warpgroup) {}
 
+  // Where splits wait for each other, `combine_share` has to follow.
   FLASHSMITH_DEVICE void write(const Accumulator &O, const Softmax<Traits> &softmax) const {
+    const SplitArgs &args = problem_.split;
     const Stats stats = {softmax.stats(0), softmax.stats(1)};
     if (split_.count == 1) {
       float factor[kHalves];
@@ -38,16 +42,33 @@ class DecodeOutput {
       return;
     }
     store_partial(O, stats);
-    if (problem_.split.split_tiles == nullptr && is_last()) combine_splits();
+    const bool waits = Traits::may_wait && args.polls > 0;
+    if (args.split_tiles == nullptr && !waits && is_last()) combine_splits();
+  }
+
+  // Waits for the other splits of the work tile, and combines a share of the warpgroup's rows.
+  FLASHSMITH_DEVICE void combine_share() const {
+    if (split_.count <= 1) return;  // nor has an idle block any
+    const SplitArgs &args = problem_.split;
+    SplitArrivals arrivals(counter(), split_.count, args.polls);
+    // All partial results come before the arrival.
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);  // order in global memory
+    if (thread() == 0) {
+      ptx::thread_store_shared_4(told(), static_cast<uint32_t>(arrivals.arrive()));
+    }
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);
+    combine_chunks(static_cast<Combines>(ptx::load_shared_4(told())));
+    if (thread() == 0) arrivals.leave();
   }
 
  private:
   FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return sums_.rows(); }
+  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
   static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
   // Returns a row of the lane, in the work tile.
   FLASHSMITH_DEVICE int lane_row(int half) const {
-    const int warp = ptx::thread_index() % kWarpgroupSize / kWarpSize;
-    return warpgroup_ * kWgmmaM + warp * kWarpRows + first_row(lane()) + half * kRowsPerHalf;
+    return warpgroup_ * kWgmmaM + thread() / kWarpSize * kWarpRows + first_row(lane()) +
+           half * kRowsPerHalf;
   }
 
   // ---- partial results ----
@@ -69,20 +90,43 @@ class DecodeOutput {
     }
   }
 
+  FLASHSMITH_DEVICE int own_barrier() const {
+    return ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
+  }
+  // The counter of the work tile's splits, and the word by which one thread tells the others.
+  FLASHSMITH_DEVICE uint32_t *counter() const {
+    return problem_.split.arrivals + split_.tile * Traits::n_warpgroups + warpgroup_;
+  }
+  FLASHSMITH_DEVICE ptx::shared_address told() const {
+    return ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
+  }
+
+  FLASHSMITH_DEVICE void combine_chunks(Combines own) const {
+    constexpr int kRowChunks = Traits::d_head / kPartialChunk;
+    if (own == Combines::nothing) return;
+    const int first_row = warpgroup_ * kWgmmaM, rows_left = rows().count() - first_row;
+    // Whole warps take part; some of their lanes may be beyond the last row.
+    const int all = (rows_left < kWgmmaM ? rows_left : kWgmmaM) * kRowChunks;
+    const int each = (all + split_.count * kWarpSize - 1) / (split_.count * kWarpSize) * kWarpSize;
+    const bool has_share = own == Combines::own_share;
+    const int begin = has_share ? split_.index * each : 0;
+    const int end = has_share && begin + each < all ? begin + each : all;
+#pragma unroll 1
+    for (int i = begin + thread(); i / kWarpSize * kWarpSize < end; i += kWarpgroupSize) {
+      const int row = first_row + i / kRowChunks, chunk = i % kRowChunks;
+      sums_.store(sums_.template combined<kMaxWaitingSplits>(row, chunk, 0, 1), row, chunk);
+    }
+  }
+
   // Returns whether all other splits of the work tile have stored these rows, too.
   FLASHSMITH_DEVICE bool is_last() const {
-    const int barrier = ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
-    const ptx::shared_address arrived =
-        ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
     // All partial results come before the arrival.
-    ptx::named_barrier_sync(barrier, kWarpgroupSize);  // order in global memory
-    if (ptx::thread_index() % kWarpgroupSize == 0) {
-      uint32_t *arrivals =
-          problem_.split.arrivals + split_.tile * Traits::n_warpgroups + warpgroup_;
-      ptx::thread_store_shared_4(arrived, arrive_last(arrivals, split_.count));
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);  // order in global memory
+    if (thread() == 0) {
+      ptx::thread_store_shared_4(told(), arrive_last(counter(), split_.count));
     }
-    ptx::named_barrier_sync(barrier, kWarpgroupSize);
-    return ptx::load_shared_4(arrived) != 0;
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);
+    return ptx::load_shared_4(told()) != 0;
   }
 
   FLASHSMITH_DEVICE void combine_splits() const {

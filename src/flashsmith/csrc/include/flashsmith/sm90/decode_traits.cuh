@@ -25,6 +25,8 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static constexpr int n_teams = 1, min_steps = 1;
   static constexpr int many_splits = 128, min_steps_of_many = 2, range_cost = 8;
 
+  static constexpr bool may_wait = may_splits_wait(CFG);
+
   // The producer computes the schedule, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
 
