@@ -3,8 +3,8 @@
     python benchmarks/decode_graph.py --out benchmarks/results/h200/2026-01-01
 
 It writes one row for each shape and candidate: microseconds a call in a graph of 64 calls, the
-median of ten replays. The keys of small shapes stay in L2. Writes decode_graph.csv and
-decode_graph_environment.json.
+median of ten replays. The calls take turns with up to 16 caches, as layers do, so that L2 has few
+of the keys. Writes decode_graph.csv and decode_graph_environment.json.
 """
 
 from __future__ import annotations

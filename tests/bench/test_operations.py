@@ -15,7 +15,7 @@ from flashsmith.configs import CAUSAL, DType
 from flashsmith.configs.sm90.fp8_space import fp8_candidates
 from flashsmith.lab.bench import fa3
 from flashsmith.lab.bench.cases import Case, workload_of
-from flashsmith.lab.bench.operations import BENCHES
+from flashsmith.lab.bench.operations import BENCHES, decode_inputs
 from flashsmith.lab.bench.operations.decode import ALL_ROWS
 from flashsmith.lab.bench.operations.decode_inputs import DecodeInputs, cache_names
 from flashsmith.lab.bench.operations.fp8_inputs import FP8, Fp8Inputs
@@ -226,6 +226,24 @@ def test_pages_are_in_random_order_and_hold_the_entries() -> None:
     )
     assert not varlen.is_full and varlen.rows == 256
     assert varlen.lengths.equal(again.lengths), "they depend on the case alone"
+
+
+@pytest.mark.parametrize("cache", ["entries", "varlen pages of 16", "fp8 pages of 64"])
+def test_layers_of_a_step_have_caches_of_their_own(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = DecodeInputs(replace(DECODE, cache=cache), "cpu")
+    monkeypatch.setattr(decode_inputs, "_BYTES_BEYOND_L2", 5 * given.n_bytes // 2)
+    layers = given.layers()
+    assert layers[0] is given and len(layers) == 3
+    assert len({each.cache.v.data_ptr() for each in layers}) == 3
+    for each in layers:
+        o = flashsmith.decode(None, **each.keywords)
+        assert isinstance(o, torch.Tensor) and each.error_of(o) < TOLERANCE
+    monkeypatch.setattr(decode_inputs, "_BYTES_BEYOND_L2", 1 << 60)
+    assert len(given.layers()) == decode_inputs._MAX_LAYERS
+    monkeypatch.setattr(decode_inputs, "_BYTES_BEYOND_L2", 1)
+    assert len(given.layers()) == 1
 
 
 def test_flashinfer_is_no_peer_at_head_dimensions_that_it_cannot_merge() -> None:

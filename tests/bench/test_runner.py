@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from flashsmith.lab.bench.monitor import Sample, Sustained
 from flashsmith.lab.bench.operations import base
 from flashsmith.lab.bench.operations.base import OperationBench, OperationPeer
 from flashsmith.lab.bench.results import BACK_TO_BACK, FAILED, IN_TURN, MISSING, WRONG
-from flashsmith.lab.bench.runner import CaseResult, Runner
+from flashsmith.lab.bench.runner import IN_GRAPH, CaseResult, Runner
 from flashsmith.lab.bench.timer import Timing
 from support.bench import times_of
 
@@ -166,6 +166,31 @@ def test_regimes_have_times_of_their_own(orders: list[list[str]]) -> None:
         BACK_TO_BACK: 4.0,
     }
     assert [ours.rival_ms(regime) for regime in (IN_TURN, BACK_TO_BACK)] == [1.0, 2.0]
+
+
+def test_a_graph_has_a_run_of_each_layer(
+    orders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [Given(n_bytes=n) for n in (1.0, 2.0, 3.0)]
+    asked: dict[str, list[float]] = {}
+
+    def in_graph(candidates: Mapping[str, Sequence[Callable[[], float]]]) -> dict[str, Timing]:
+        asked.update({name: [run() for run in runs] for name, runs in candidates.items()})
+        return {name: Timing(1.0, 1.0, 1.0) for name in candidates}
+
+    by_layer = {
+        "flashsmith": lambda given: lambda: given.n_bytes / 1000,
+        "dense only": lambda _: None,
+    }
+    operation = replace(OPERATION, prepare=lambda *_: layers[0], ours=by_layer)
+    monkeypatch.setattr(runner, "BENCHES", {"played": operation})
+    monkeypatch.setattr(runner, "time_in_graph", in_graph)
+    monkeypatch.setattr(Given, "layers", lambda self: layers)
+    found = measured("flashsmith", "dense only", "fa3", regimes=(IN_GRAPH,))
+    assert asked == {"flashsmith": [0.001, 0.002, 0.003], "fa3": [0.0, 0.0, 0.0]}
+    assert {name: each.times[IN_GRAPH].ms for name, each in found.items()} == dict.fromkeys(
+        asked, 1.0
+    )
 
 
 def test_the_emulator_checks_and_times_nothing(orders: list[list[str]]) -> None:

@@ -305,10 +305,11 @@ def test_in_a_graph_a_call_is_a_share_of_a_replay(
     cuda = timer.torch.cuda
     monkeypatch.setattr(cuda, "CUDAGraph", lambda: graph, raising=False)
     monkeypatch.setattr(cuda, "graph", capture, raising=False)
-    timing = time_in_graph({"a": gpu.launch("a", 1.0)}, calls=4, replays=3)["a"]
+    layers = [gpu.launch("a", 1.0), gpu.launch("b", 1.0), gpu.launch("c", 1.0)]
+    timing = time_in_graph({"a": layers}, calls=4, replays=3)["a"]
     assert timing.ms == pytest.approx(5.0 / 4)
-    assert captured == ["run a"] * 4
-    assert gpu.log.count("run a") == 3 + 4  # the three warm-up runs are outside the graph
+    assert captured == ["run a", "run b", "run c", "run a"]
+    assert gpu.log.count("run a") == 3 + 2  # the three warm-up runs are outside the graph
 
 
 def test_percentiles_lie_among_the_times() -> None:

@@ -150,7 +150,7 @@ class Runner:
         for regime in regimes if self.times_anything else ():
             start = time.monotonic()
             try:
-                times[regime] = self._timed(regime, checked, operation)
+                times[regime] = self._timed(regime, checked, operation, given)
             except Exception as error:
                 why = f"while it was timed with others: {type(error).__name__}: {error}"
                 checked = {n: Checked(FAILED, why) if c.run else c for n, c in checked.items()}
@@ -186,7 +186,11 @@ class Runner:
         return replace(checked, counters=given.counters()) if checked.run else checked
 
     def _timed(
-        self, regime: str, checked: Mapping[str, Checked], operation: OperationBench[Given]
+        self,
+        regime: str,
+        checked: Mapping[str, Checked],
+        operation: OperationBench[Given],
+        given: Given,
     ) -> Mapping[str, Timing]:
         runs = {name: each.run for name, each in checked.items() if each.run is not None}
         if not runs:
@@ -196,9 +200,20 @@ class Runner:
             warmup_ms = min(WARMUP_MS, 2 * self.milliseconds)  # short runs stay short
             return time_back_to_back(runs, milliseconds=self.milliseconds, warmup_ms=warmup_ms)
         if regime == IN_GRAPH:
-            return time_in_graph(runs)
+            _, *others = given.layers()
+            return time_in_graph(
+                {n: (run, *_runs(operation, n, others)) for n, run in runs.items()}
+            )
         head_start, pause = operation.head_start, operation.pause
         return time_interleaved(runs, repeats=self.repeats, head_start=head_start, pause=pause)
+
+
+def _runs(operation: OperationBench[Given], name: str, others: Sequence[Given]) -> Iterator[Run]:
+    """Yields a candidate's runs with other inputs of a case."""
+    for given in others:
+        run = candidate_of(operation, name)(given)
+        assert run is not None, "inputs of the same sizes are supported"
+        yield run
 
 
 def check(

@@ -7,12 +7,12 @@ temperature, its clocks and the contents of L2.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -128,21 +128,24 @@ def time_back_to_back(
 
 
 def time_in_graph(
-    candidates: Mapping[str, Run], *, calls: int = 64, replays: int = 10
+    candidates: Mapping[str, Sequence[Run]], *, calls: int = 64, replays: int = 10
 ) -> dict[str, Timing]:
     """Times each candidate in a CUDA graph of many calls in sequence; returns the median over a few
     replays.
 
-    A server replays a step so: the host has no part in the time, and small tensors stay in L2.
+    A server replays a step so: the host has no part in the time. A candidate's runs take turns, as
+    layers of a model do, so that a call finds in L2 what all of them share, but not what one call
+    before it has read.
     """
     times = {}
-    for name, run in candidates.items():
+    for name, runs in candidates.items():
         for _ in range(3):
-            run()
+            for run in runs:
+                run()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(calls):
+            for run in itertools.islice(itertools.cycle(runs), calls):
                 run()
         of_replays = []
         for _ in range(replays):
@@ -210,7 +213,7 @@ def _record() -> torch.cuda.Event:
 
 
 def _between(events: list[torch.cuda.Event]) -> list[float]:
-    return [before.elapsed_time(after) for before, after in pairwise(events)]
+    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
 
 def _timing(times: list[float], ms: float) -> Timing:

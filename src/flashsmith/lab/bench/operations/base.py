@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.timer import HEAD_START
 from flashsmith.reference import Comparison
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 OURS = "flashsmith"  # begins the names of our candidates, unless they are kernels
 Run = Callable[[], Any]
@@ -31,6 +34,11 @@ class Given(ABC):
 
     def compare(self, result: Any) -> Comparison:
         return Comparison(self.error_of(result), self.tolerance, worst="")
+
+    def layers(self) -> Sequence[Self]:
+        """Returns these inputs, and as many others of the same sizes as it takes until L2 cannot
+        hold them. The calls of a CUDA graph take turns with them."""
+        return (self,)
 
     def counters(self) -> Mapping[str, int]:
         """Returns the emulator's counts of the latest run, if the operation has them."""

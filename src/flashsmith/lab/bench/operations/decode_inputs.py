@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,10 +16,14 @@ from flashsmith.lab.bench.operations.base import Given
 from flashsmith.lab.bench.operations.inputs import TOLERANCE
 from flashsmith.reference import reference_attention
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
 FP8 = torch.float8_e4m3fn
 _VARLEN, _SMALL, _PAGES = "varlen", "fp8", "pages of "  # in the names of caches
 _FORMERLY = "ragged"  # the word for varlen in results until 0.2.0
 _PAGE_SIZES, _FP8_PAGE_SIZE = (16, 64, 256), 64
+_BYTES_BEYOND_L2, _MAX_LAYERS = 400 << 20, 16  # several times the L2 of any GPU so far
 
 
 def cache_names(context: int, batch: int) -> Iterator[str]:
@@ -96,6 +102,15 @@ class DecodeInputs(Given):
             for i, n in ((0, lengths[0].item()), (len(q) - 1, lengths[-1].item()))
         )
         self._expected = torch.cat([*rows])
+
+    def layers(self) -> Sequence[Self]:
+        others = min(math.ceil(_BYTES_BEYOND_L2 / max(self.n_bytes, 1)), _MAX_LAYERS) - 1
+        return self, *(self._with_another_cache() for _ in range(others))
+
+    def _with_another_cache(self) -> Self:
+        other = copy(self)
+        other.cache = replace(self.cache, k=self.cache.k.clone(), v=self.cache.v.clone())
+        return other
 
     @property
     def keywords(self) -> dict[str, Any]:
