@@ -25,6 +25,12 @@ def launches(cfg: DecodeKernelConfig, asked: Requests, splits: int) -> int:
     return len(kernel.plan(tensors, how=Splitting(splits)).launches)
 
 
+@pytest.mark.parametrize("cfg", WGMMA, ids=str)
+def test_the_cost_model_knows_which_kernels_have_splits_that_wait(cfg: DecodeKernelConfig) -> None:
+    asked = requests(cfg, (900,), n_q=1, heads=(4, 1))
+    assert launches(cfg, asked, splits=3) == (1 if cfg in WAITING else 2)
+
+
 @pytest.mark.parametrize("cfg", WAITING, ids=str)
 def test_whoever_combines_the_bits_are_the_same(cfg: DecodeKernelConfig) -> None:
     """The rows fill the tile or not, and leave a share without rows, or a warpgroup; one of the
