@@ -155,8 +155,8 @@ def _fastest(
         return min(near, key=multiplying, default=usual)
 
     def cost(config: DecodeKernelConfig) -> float:
-        usual_cost = decode_cost(config, problem, num_sms, rate_of_forward)
-        return usual_cost + _combining(config, _splits(config, problem, num_sms))
+        combining = _combining(config, _splits(config, problem, num_sms))
+        return decode_cost(config, problem, num_sms, rate_of_forward) + combining
 
     ahead = (config for config in others if cost(config) < _CLEARLY_FASTER_TILES * cost(usual))
     return min(ahead, key=cost, default=usual)
