@@ -297,6 +297,32 @@ def test_warpgroups_without_keys_compute_nothing_under_full_masks_at_d_head_64()
         assert chosen.skip_unseen == skips
 
 
+OF_TWO = {PLAIN: (40, 128, 193, 256, 577, 640), CAUSAL: (40, 128, 193, 256)}
+OF_THREE = {PLAIN: (129, 192, 257, 576, 641, 1024), CAUSAL: (129, 192, 257, 577, 640)}
+
+
+@pytest.mark.parametrize(
+    ("variant", "length", "warpgroups"),
+    [
+        (variant, length, n)
+        for n, lengths in ((2, OF_TWO), (3, OF_THREE))
+        for variant, of_mask in lengths.items()
+        for length in of_mask
+    ],
+)
+def test_short_keys_at_d_head_64_have_tiles_that_they_fill(
+    variant: Variant, length: int, warpgroups: int
+) -> None:
+    """Tiles of two warpgroups have 128 keys, those of three 192. Of sequences of unlike lengths
+    nothing is known but the longest, and a window hides most keys of a tile."""
+    chosen = BACKWARD.choose_by_heuristic(workload(64, variant, seq_len=length), H100)
+    assert isinstance(chosen, Sm90BackwardKernelConfig)
+    assert chosen.n_warpgroups == warpgroups and not chosen.problems()
+    for other in (Variant(varlen=True), Variant(causal=True, window=True)):
+        chosen = BACKWARD.choose_by_heuristic(workload(64, other, seq_len=length), H100)
+        assert isinstance(chosen, Sm90BackwardKernelConfig) and chosen.n_warpgroups == 3
+
+
 def test_short_windows_leave_out_what_they_hide() -> None:
     window = Variant(causal=True, window=True)
     for d_head in (64, 96, 128):

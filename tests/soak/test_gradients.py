@@ -288,7 +288,9 @@ def test_every_kernel_of_the_set_is_soaked_with_a_variant_that_it_has() -> None:
     kernels = soaked_kernels(configs)
     assert {kernel.config for kernel in kernels if kernel.variant in VARIANTS} == set(configs)
     assert all(kernel.config.serves_variant(kernel.variant) for kernel in kernels)
-    assert len(kernels) == 3 * len(configs)
+    others = [kernel for kernel in kernels if kernel.variant not in VARIANTS]
+    for config in configs:  # of two that a variant makes the same, one is enough
+        assert any(each.config == config.adapted_to(each.variant) for each in others), config
 
 
 def test_forward_and_backward_share_a_soak_and_no_case() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flashsmith.configs import BackwardKernelConfig, KernelId
+from flashsmith.configs import BackwardKernelConfig, KernelId, Sm90BackwardKernelConfig
 from flashsmith.jit import Target
 from flashsmith.reference import (
     TANH_APPROX_ERROR,
@@ -228,7 +228,9 @@ def differing(
 ) -> list[str]:
     """Lists the gradients whose bits differ, among those that are the same at every run."""
     names = ["q"] if config.is_deterministic else []
-    names += ["k", "v", "sinks", "bias"]
+    adds_parts = isinstance(config, Sm90BackwardKernelConfig) and config.adds_parts
+    names += [] if adds_parts else ["k", "v"]
+    names += ["sinks", "bias"]
     return [name for name in names if not _same(getattr(one, name), getattr(other, name))]
 
 

@@ -26,18 +26,20 @@ class Plan:
         them zero.
     counter_bytes: Bytes of counters, in a separate allocation, that must be zero; the launches
         leave them zero.
+    n_parts: The parts into which a backward divides the query heads of each group.
     """
 
     launches: tuple[Launch, ...]
     workspace_bytes: int
     zeroed_bytes: int
     counter_bytes: int = 0
+    n_parts: int = 1
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Plan:
         """Returns the plan that a library reports (`plan` in csrc/host/exports.cpp)."""
         launches = tuple(_launch(each) for each in told["launches"])
-        sizes = ("workspace_bytes", "zeroed_bytes", "counter_bytes")
+        sizes = ("workspace_bytes", "zeroed_bytes", "counter_bytes", "n_parts")
         return cls(launches, *(int(told[name]) for name in sizes))
 
 

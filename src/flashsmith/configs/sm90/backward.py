@@ -30,7 +30,7 @@ MIN_SHARING_Q_STAGES, SHARING_DO_STAGES = 2, 1
 TURNS = 2  # the largest value
 _SUM_BYTES, _BARRIER_BYTES = 4, 8
 STATISTICS_BYTES = 8  # of a query: its log-sum-exp and delta
-_BUFFERS_OF_SCORES = 2  # of dS, or of P and dS
+_BUFFERS_OF_SCORES = 2  # of dS, which warpgroups that do not share keys guard by barriers
 _TILE_ENTRIES, _ENTRY_BYTES = 2, 16
 _CONVERTED_COLUMNS = 32  # of dQ, at a time
 # See suited_to.
@@ -42,6 +42,8 @@ _LONG, _LONG_OF_SHORT_ROWS = 4096, 8192
 _LONG_OF_UNLIKE = 6144  # of rows that are not short
 _ENOUGH_TILES, _MANY_TILES = 150, 400  # about one and three for each SM of an H200
 _ROOMY = 2  # warpgroups with registers for more than a plain backward
+# The room for keys in blocks of two warpgroups, as a share of that in blocks of three.
+_CLEARLY_FEWER, _CLEARLY_FEWER_CAUSAL = 5 / 6, 2 / 3
 _MAX_BESIDE_FUNCTIONS = 96  # elements of a row, with a caller's functions
 
 
@@ -73,8 +75,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     skip_unseen: a warpgroup computes no products of a block without a query that sees its keys: on
         a causal diagonal, at a window's edges, or where keys end.
     split_groups: the query heads that share a KV head are divided into parts, as many as a call's
-        sizes need, and each block of keys of a part is a tile by itself, so that tiles are shorter;
-        a separate kernel adds dK and dV of the parts, which are FP32 in memory.
+        sizes need, and each block of keys of a part is a tile by itself, so that tiles are shorter.
+        The parts add dK and dV to FP32 sums in memory, in any order; with dQ_in_order each has its
+        own, which a separate kernel adds in the order of the parts.
 
     Raises:
         TypeError: a field has the wrong type; the message names it.
@@ -145,8 +148,12 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         1 to 4% slower if tiles are equal. The host splits groups where tiles are few.
         At d_head 64 windows are short: few blocks of keys add to a block of dQ, and a third of the
         products is of queries that see no key. Full masks have such products in the last block of
-        keys, where most lengths leave a warpgroup of three, or two, without keys.
+        keys, where most lengths leave a warpgroup of three, or two, without keys. Some lengths fit
+        two warpgroups better.
         """
+        if self._fits_two_warpgroups(workload):
+            fitted = self._with_two_warpgroups().suited_to(workload)
+            return replace(fitted, skip_unseen=False)
         variant = workload.variant
         short_windows = variant.window and self.d_head == _SHORT_ROWS
         in_order = self.dQ_in_order or short_windows or self._order_is_free(workload)
@@ -157,6 +164,27 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
             dQ_in_order=in_order,
             skip_unseen=short_windows or ends_of_keys,
             split_groups=workload.problem.is_grouped and not self.shares_keys,
+        )
+
+    def _fits_two_warpgroups(self, workload: Workload) -> bool:
+        """Returns whether blocks of 128 keys have clearly fewer places without a key than those of
+        three warpgroups, which take less time for a key."""
+        variant = workload.variant
+        if self.n_warpgroups <= _ROOMY or self.shares_keys or variant.varlen or variant.window:
+            return False
+        n_keys, of_two = workload.problem.seq_len_k, WGMMA_M * _ROOMY
+        room, room_of_two = (-(-n_keys // B_c) * B_c for B_c in (self.B_c, of_two))
+        return room_of_two <= room * (_CLEARLY_FEWER_CAUSAL if variant.causal else _CLEARLY_FEWER)
+
+    def _with_two_warpgroups(self) -> Sm90BackwardKernelConfig:
+        """Returns tiles of two warpgroups with V in shared memory."""
+        return replace(
+            self,
+            n_warpgroups=_ROOMY,
+            B_c=WGMMA_M * _ROOMY,
+            V_steps_in_registers=0,
+            Q_stages=MAX_STAGES,
+            dO_stages=MAX_STAGES,
         )
 
     def _has_even_tiles_to_spare(self, workload: Workload) -> bool:
@@ -207,16 +235,9 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         derivatives of scores."""
         if self.shares_keys or not (variant.softcap or variant.score):
             return self
-        roomy = replace(self, V_steps_in_registers=0)
         if self.n_warpgroups == _ROOMY:
-            return roomy
-        return replace(
-            roomy,
-            n_warpgroups=_ROOMY,
-            B_c=WGMMA_M * _ROOMY,
-            Q_stages=MAX_STAGES,
-            dO_stages=MAX_STAGES,
-        )
+            return replace(self, V_steps_in_registers=0)
+        return self._with_two_warpgroups()
 
     def serves_variant(self, variant: Variant) -> bool:
         """Returns whether there are kernels for a variant: none writes the gradient of a bias, or
@@ -256,7 +277,8 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
         share for each warpgroup, sums are those that are converted early, the queue has the next
         tiles."""
         row, scores = self.d_head * ELEMENT_BYTES, self.B_r * self.B_c * ELEMENT_BYTES
-        buffers = self.Q_stages + self.dO_stages + _BUFFERS_OF_SCORES + self.n_warpgroups + 1
+        buffers = self.Q_stages + self.dO_stages + self.n_warpgroups + 1
+        buffers += 0 if self.shares_keys else _BUFFERS_OF_SCORES
         buffers += self.n_warpgroups if self.dQ_in_order else 0
         converted_buffers = (1 if self.shares_keys else 2) if self.converts_early else 0
         buffers += converted_buffers
@@ -278,6 +300,12 @@ class Sm90BackwardKernelConfig(BackwardKernelConfig):
     def converts_early(self) -> bool:
         """Whether a warp of the producer converts dQ of heads that are done."""
         return self.persistent and not self.dQ_in_order
+
+    @property
+    def adds_parts(self) -> bool:
+        """Whether the parts of a group add dK and dV to the same sums, in any order: these differ
+        from run to run then, if the host splits the groups of a call."""
+        return self.split_groups and not self.dQ_in_order
 
     @property
     def held_registers(self) -> dict[str, int]:

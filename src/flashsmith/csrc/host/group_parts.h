@@ -4,7 +4,8 @@
 // A tile is a block of keys of a part, and takes a step for each block of queries of each head of
 // the part that sees its keys. More parts make tiles shorter, so that the longest end sooner and
 // fewer SMs idle at the end; and tiles of fewer heads stay closer together, so that more of the
-// queries that they visit are in L2. Parts cost FP32 sums of dK and dV, which are written and read.
+// queries that they visit are in L2. Parts cost FP32 sums of dK and dV: those of each part are
+// written and read, or those to which all parts add are cleared and read.
 // docs/log/backward.md has its predictions beside times of an H200.
 #pragma once
 
@@ -40,7 +41,7 @@ inline std::vector<double> likely_lengths(int n, double longest, double mean) {
   return lengths;
 }
 
-constexpr int kManyTilesOfSm = 4, kSimulatedTilesOfSm = 16;
+constexpr int kManyTilesOfSm = 4;
 
 // Sequences of the same lengths.
 struct LikeSequences {
@@ -50,15 +51,44 @@ struct LikeSequences {
   int n_tiles() const { return static_cast<int>(steps.size()); }
 };
 
+// Returns the microseconds of a step of a tile on an H200.
+constexpr double step_us(int d_head, int B_c) { return 2. * d_head / 128 * B_c / 128; }
+
+// The costs of parts, in microseconds.
+struct PartCosts {
+  double step;
+  double tile;   // to draw a tile, to begin and to end it
+  double sums;   // to clear and to read sums to which all parts add
+  double part;   // to write and to read the sums of a part, if it has its own
+  double drift;  // share of its time by which each further head of a part slows down a step
+};
+
+// Returns the costs that were measured on an H200. For parts with sums of their own, a tile's were
+// not told apart from those of its sums.
+//
+// adds: Whether all parts add to the same sums.
+// drifts: Whether tiles drift apart, above a d_head whose queries L2 holds anyway.
+// sums_bytes: Those of all parts, or of one that has its own.
+constexpr PartCosts part_costs(bool adds, bool drifts, double step_us, int64_t sums_bytes) {
+  constexpr double kBytesPerUs = 4e6;
+  const double moved = 2 * static_cast<double>(sums_bytes) / kBytesPerUs;
+  if (adds) {
+    return {.step = step_us,
+            .tile = 1.5 * step_us,
+            .sums = moved,
+            .part = 0,
+            .drift = drifts ? 0.006 : 0};
+  }
+  return {.step = step_us, .tile = 1, .sums = 0, .part = moved, .drift = drifts ? 0.016 : 0};
+}
+
 // The properties of a call that its time depends on.
 struct GroupedProblem {
   int group;                             // query heads that share a head of K
   std::vector<LikeSequences> sequences;  // in the order of the queue
   int64_t n_empty;                       // tiles that are launched, but have no keys
-  double step_us;                        // of one tile
-  double sums_us;                        // to write and read the sums of one part
   bool has_fewer_steps;                  // a window, whose size is not known, hides some of them
-  double drift;  // share of its time by which each further head slows down a step
+  PartCosts costs;
   int num_sms;
 
   int64_t n_tiles() const {
@@ -109,13 +139,16 @@ inline double steps_of_sm(const GroupedProblem &p) {
 }
 
 // Returns the number of parts that takes the least time; each has a head at least. More parts have
-// to take clearly less, as their sums take memory. So many tiles that a simulation would take long
-// end together anyway. Of fewer steps than are known only whole groups come into question where an
-// SM has several tiles, because sums would take a larger share of their time.
+// to take clearly less where each has sums, as these take memory. So many tiles of an SM that a
+// simulation would take long end together anyway, and fewer where each part has sums, whose costs
+// were measured so. Of fewer steps than are known only whole groups come into question where an SM
+// has several tiles, because sums would take a larger share of their time.
 template <typename HeadsTogether>
 int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
-  constexpr double kLaunchUs = 3, kTileUs = 1;  // a tile is drawn and begins, even if it is empty
-  constexpr double kClearly = 0.99;
+  constexpr double kLaunchUs = 3, kEmptyTileUs = 1;
+  const bool has_own_sums = p.costs.part > 0;
+  const double clearly = has_own_sums ? 0.99 : 1;
+  const int max_simulated = (has_own_sums ? 16 : 40) * p.num_sms;
   const int64_t n_tiles = p.n_tiles();
   if (p.has_fewer_steps && p.has_many_tiles()) return 1;
   int best = 1;
@@ -123,12 +156,12 @@ int best_parts(const GroupedProblem &p, const HeadsTogether &heads_together) {
   for (int n = 1; n <= p.group; n++) {
     const int heads = heads_of_part(p.group, n);
     if (n > 1 && heads == heads_of_part(p.group, n - 1)) continue;  // fewer parts have the same
-    const bool is_short = n * n_tiles <= kSimulatedTilesOfSm * p.num_sms;
-    double time = is_short ? end_of_last_tile(p, n, heads_together) : steps_of_sm(p);
-    time *= p.step_us * (1 + p.drift * (heads - 1));
-    time += static_cast<double>(n) * (n_tiles + p.n_empty) / p.num_sms * kTileUs;
-    if (n > 1) time += kLaunchUs + n * p.sums_us;
-    if (time < kClearly * least) {
+    double time =
+        n * n_tiles <= max_simulated ? end_of_last_tile(p, n, heads_together) : steps_of_sm(p);
+    time *= p.costs.step * (1 + p.costs.drift * (heads - 1));
+    time += n * (n_tiles * p.costs.tile + p.n_empty * kEmptyTileUs) / p.num_sms;
+    if (n > 1) time += kLaunchUs + p.costs.sums + n * p.costs.part;
+    if (time < clearly * least) {
       least = time;
       best = n;
     }

@@ -10,6 +10,8 @@
 #include "flashsmith/sm90/arguments.cuh"
 #include "host/args/divisor.h"
 #include "host/family_gpus.h"
+#include "host/group_parts.h"
+#include "host/tiles_together.h"
 
 using namespace flashsmith;
 
@@ -80,6 +82,48 @@ void print_wrong_quotients() {
   std::cout << "]";
 }
 
+// A causal backward of grouped heads, as large as on an H200.
+struct GroupedCall {
+  int d_head, B_c;
+  bool in_order;
+  int batch, heads, heads_kv, length;
+};
+
+int parts_of(const GroupedCall &call) {
+  constexpr int kSMs = 132, kQueries = 64, kMinInOrder = 8;
+  const int heads_of_k = call.batch * call.heads_kv;
+  const int64_t sums = int64_t{heads_of_k} * call.length * 2 * call.d_head * sizeof(float);
+  GroupedProblem problem{.group = call.heads / call.heads_kv,
+                         .sequences = {{heads_of_k, steps_of_tiles(call.length, call.length,
+                                                                   kQueries, call.B_c, true)}},
+                         .n_empty = 0,
+                         .has_fewer_steps = false,
+                         .costs = {},
+                         .num_sms = kSMs};
+  const bool stays = call.in_order && !problem.has_many_tiles();
+  problem.costs =
+      part_costs(!call.in_order, !stays && call.d_head > 64, step_us(call.d_head, call.B_c), sums);
+  return best_parts(problem, [&](int n_tiles, int n_heads) {
+    return heads_that_fill(kSMs, n_tiles, n_heads, call.in_order ? kMinInOrder : 1);
+  });
+}
+
+void print_parts() {
+  constexpr GroupedCall kCalls[] = {
+      {128, 128, false, 1, 8, 1, 4096},   {128, 128, false, 1, 28, 4, 8649},
+      {128, 128, false, 1, 28, 4, 14000}, {128, 128, false, 2, 28, 4, 11141},
+      {128, 128, false, 1, 64, 8, 16000}, {128, 128, false, 1, 32, 8, 8192},
+      {128, 128, false, 4, 32, 8, 5000},  {128, 128, true, 14, 64, 8, 2009},
+      {128, 128, true, 4, 64, 8, 3651}};
+  std::cout << ",\n\"parts\": [";
+  const char *separator = "";
+  for (const GroupedCall &call : kCalls) {
+    std::cout << separator << parts_of(call);
+    separator = ", ";
+  }
+  std::cout << "]";
+}
+
 template <int... kN>
 bool is_width(int n, std::integer_sequence<int, kN...>) {
   constexpr bool kIsWidth[] = {ptx::is_wgmma_n<kN>...};
@@ -105,5 +149,6 @@ int main() {
   print_numbers("columns of a wgmma",
                 [](int n) { return is_width(n, std::make_integer_sequence<int, kNumbers>()); });
   print_wrong_quotients();
+  print_parts();
   std::cout << "}\n";
 }

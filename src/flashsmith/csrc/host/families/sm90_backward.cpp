@@ -56,15 +56,16 @@ class Sm90Backward final : public BackwardKernel {
     const int64_t entries = tensors.k().size(kBatch) * n_key_blocks(tensors);
     return tensors.cu_seqlens_k() ? entries + n_sequences(tensors) : entries;
   }
-  // Returns the bytes of the sums of dK and dV of one part.
-  int64_t bytes_of_part(const BackwardTensors &tensors) const {
+  // Returns the bytes of the sums of dK and dV.
+  int64_t bytes_of_sums(const BackwardTensors &tensors) const {
     const ForwardTensors forward = tensors.forward();
     return all_key_blocks(forward) * forward.k().size(kHead) * kSummedKeys * 2 * config_.d_head *
            static_cast<int64_t>(sizeof(float));
   }
-  // The sums of the parts are between the sums of dQ and the queue.
+  // These sums, or those of each part, are between the sums of dQ and the queue.
   int64_t key_sums_bytes(const BackwardTensors &tensors, int n_parts) const {
-    return n_parts > 1 ? n_parts * bytes_of_part(tensors) : 0;
+    if (n_parts == 1) return 0;
+    return (adds_parts(config_) ? 1 : n_parts) * bytes_of_sums(tensors);
   }
 
   // Returns the number of heads of K in all batch entries.
@@ -197,26 +198,22 @@ class Sm90Backward final : public BackwardKernel {
   // tiles count as equal, and packed sequences count as equally long unless their tiles are listed.
   int parts_of(const BackwardTensors &tensors, const ForwardProblem &problem, int num_sms,
                bool has_table) const {
-    constexpr double kStepUs = 2, kColumnsOfStep = 128, kKeysOfStep = 128, kBytesPerUs = 4e6;
-    constexpr double kDrift = 0.016;  // measured on an H200
     if (!config_.split_groups || problem.is_empty() || problem.seq_len_k == 0) return 1;
     const ForwardTensors forward = tensors.forward();
-    const bool causal = variant.causal && !variant.window;
-    GroupedProblem grouped{
-        .group = problem.n_heads / problem.n_heads_kv,
-        .sequences = likely_sequences(forward, problem, has_table),
-        .n_empty = 0,
-        .step_us = kStepUs * config_.d_head / kColumnsOfStep * config_.B_c / kKeysOfStep,
-        .sums_us = 2 * static_cast<double>(bytes_of_part(tensors)) / kBytesPerUs,
-        .has_fewer_steps = variant.window,
-        .drift = 0,
-        .num_sms = num_sms};
+    GroupedProblem grouped{.group = problem.n_heads / problem.n_heads_kv,
+                           .sequences = likely_sequences(forward, problem, has_table),
+                           .n_empty = 0,
+                           .has_fewer_steps = variant.window,
+                           .costs = {},
+                           .num_sms = num_sms};
     if (!has_table) {
       grouped.n_empty = int64_t{heads_of_k(problem)} * blocks_per_head(problem) - grouped.n_tiles();
     }
     // Equal tiles stay together, and so do a few that add in order. L2 holds rows of 64 elements.
+    const bool causal = variant.causal && !variant.window;
     const bool stays = !causal || (config_.dQ_in_order && !grouped.has_many_tiles());
-    if (!stays && config_.d_head > 64) grouped.drift = kDrift;
+    grouped.costs = part_costs(adds_parts(config_), !stays && config_.d_head > 64,
+                               step_us(config_.d_head, config_.B_c), bytes_of_sums(tensors));
     return best_parts(grouped, [&](int n_tiles, int n_heads) {
       return heads_per_group(has_table ? n_tiles : blocks_per_head(problem), n_heads, num_sms);
     });

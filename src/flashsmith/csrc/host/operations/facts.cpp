@@ -23,7 +23,8 @@ Facts facts_of(const Plan &plan) {
   return {{"launches", launches},
           {"workspace_bytes", plan.workspace_bytes},
           {"zeroed_bytes", plan.zeroed_bytes},
-          {"counter_bytes", plan.counter_bytes}};
+          {"counter_bytes", plan.counter_bytes},
+          {"n_parts", plan.n_parts}};
 }
 
 }  // namespace flashsmith

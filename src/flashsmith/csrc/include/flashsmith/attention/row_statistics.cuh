@@ -91,7 +91,7 @@ FLASHSMITH_DEVICE float dot(const ptx::Chunk &a, const ptx::Chunk &b) {
 }
 
 // Computes the sums of do o of the rows of one block: eight lanes share a row. The loads of several
-// rows are in flight together, because nothing else hides their latency.
+// rows and of their LSE are in flight together, because nothing else hides their latency.
 template <typename Traits>
 class StatisticsBlock {
   using value_t = typename Traits::value_t;
@@ -117,35 +117,69 @@ class StatisticsBlock {
   FLASHSMITH_DEVICE void run() const {
     if (row_ >= sequence_.seq_len_q()) return;
     const int block = first_statistics_block(args_, sequence_, batch_) + ptx::block_index_x();
-    start_sums(block);
     constexpr int kTogether = kChunks <= 2 ? kPasses : kPasses / 2;  // bounded by registers
     float *out = statistics_of(args_, block, head_);
 #pragma unroll
-    for (int first = 0; first < kPasses; first += kTogether) rows<kTogether>(out, first);
+    for (int first = 0; first < kPasses; first += kTogether) {
+      Rows<kTogether> rows;
+      load_rows(rows, first);
+      if (first == 0) start_sums(block);  // while the rows are on their way
+      store_rows(rows, first, out);
+    }
   }
 
  private:
-  // Computes the rows of kCount passes, from pass `first` on.
+  // A lane's chunks of the rows of some passes. The first lane of a row has its LSE, and the
+  // gradient of that.
   template <int kCount>
-  FLASHSMITH_DEVICE void rows(float *out, int first) const {
-    const int lane = ptx::thread_index() % kLanes, own = ptx::thread_index() / kLanes;
+  struct Rows {
     ptx::Chunk o[kCount][kChunks], dO[kCount][kChunks];
+    float lse[kCount], dlse[kCount];
+  };
+
+  template <int kCount>
+  FLASHSMITH_DEVICE void load_rows(Rows<kCount> &rows, int first) const {
+    const int lane = ptx::thread_index() % kLanes, own = ptx::thread_index() / kLanes;
 #pragma unroll
     for (int i = 0; i < kCount; i++) {
       const int row = row_ + (first + i) * kRowsAtOnce + own;
-      load(o[i], row_of(problem_.O, problem_.O_strides, row), row, lane);
-      load(dO[i], row_of(args_.dO, args_.dO_strides, row), row, lane);
+      load(rows.o[i], row_of(problem_.O, problem_.O_strides, row), row, lane);
+      load(rows.dO[i], row_of(args_.dO, args_.dO_strides, row), row, lane);
     }
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      const int row = row_ + (first + i) * kRowsAtOnce + own;
+      rows.lse[i] = rows.dlse[i] = 0;
+      if (lane == 0 && row < sequence_.seq_len_q()) load_lse(rows.lse[i], rows.dlse[i], row);
+    }
+  }
+
+  FLASHSMITH_DEVICE void load_lse(float &lse, float &dlse, int row) const {
+    const RowOffset first = sequence_.queries();
+    const int64_t index =
+        (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
+        first.row + row;
+    lse = ptx::thread_load_global(problem_.lse + index);
+    if (args_.dlse != nullptr) dlse = ptx::thread_load_global(args_.dlse + index);
+  }
+
+  template <int kCount>
+  FLASHSMITH_DEVICE void store_rows(const Rows<kCount> &rows, int first, float *out) const {
+    const int lane = ptx::thread_index() % kLanes, own = ptx::thread_index() / kLanes;
 #pragma unroll
     for (int i = 0; i < kCount; i++) {
       float sum = 0;
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; chunk++) sum += dot<value_t>(o[i][chunk], dO[i][chunk]);
+      for (int chunk = 0; chunk < kChunks; chunk++) {
+        sum += dot<value_t>(rows.o[i][chunk], rows.dO[i][chunk]);
+      }
       sum += ptx::shuffle_xor<1>(sum);
       sum += ptx::shuffle_xor<2>(sum);
       sum += ptx::shuffle_xor<4>(sum);
       const int row = (first + i) * kRowsAtOnce + own;
-      if (lane == 0) store(out + statistics_place(row), row_ + row, sum);
+      const bool exists = row_ + row < sequence_.seq_len_q();
+      const float lse = exists && tells_weights(rows.lse[i]) ? rows.lse[i] * kLog2e : INFINITY;
+      if (lane == 0) store(out + statistics_place(row), lse, exists ? sum - rows.dlse[i] : 0.f);
     }
   }
 
@@ -166,18 +200,7 @@ class StatisticsBlock {
            head_ * strides.head + (place.row + row) * strides.seq;
   }
 
-  FLASHSMITH_DEVICE void store(float *place, int row, float sum) const {
-    float lse = INFINITY, delta = 0;
-    if (row < sequence_.seq_len_q()) {
-      const RowOffset first = sequence_.queries();
-      const int64_t index =
-          (static_cast<int64_t>(first.batch) * problem_.n_heads + head_) * sequence_.rows_q() +
-          first.row + row;
-      const float natural = ptx::thread_load_global(problem_.lse + index);
-      if (tells_weights(natural)) lse = natural * kLog2e;
-      delta = sum;
-      if (args_.dlse != nullptr) delta -= ptx::thread_load_global(args_.dlse + index);
-    }
+  static FLASHSMITH_DEVICE void store(float *place, float lse, float delta) {
     ptx::thread_store_global_4(place, ptx::float_bits(lse));
     ptx::thread_store_global_4(place + kStatisticsRows, ptx::float_bits(delta));
   }
@@ -257,6 +280,22 @@ FLASHSMITH_DEVICE void clear_queue(const GradientArgs &args) {
   }
 }
 
+// Clears the sums to which the parts of groups add dK and dV, if there are any. The blocks of the
+// grid share them.
+template <typename Traits, typename Args>
+FLASHSMITH_DEVICE void clear_key_sums(const Args &args) {
+  constexpr int kFloatsOfStore = 4, kFloatsOfBlock = kStatisticsThreads * kFloatsOfStore;
+  const int64_t n_floats = static_cast<int64_t>(args.parts.all_key_blocks) *
+                           args.problem.n_heads_kv * Traits::key_sums_floats;
+  const int64_t row = ptx::block_index_z() * args.problem.n_heads + ptx::block_index_y();
+  const int64_t n_rows = static_cast<int64_t>(args.problem.batch) * args.problem.n_heads;
+  const int64_t first = (row * ptx::grid_size_x() + ptx::block_index_x()) * kFloatsOfBlock;
+  for (int64_t i = first + ptx::thread_index() * kFloatsOfStore; i < n_floats;
+       i += n_rows * ptx::grid_size_x() * kFloatsOfBlock) {
+    ptx::store_global_16(args.parts.sums + i, ptx::Chunk{});
+  }
+}
+
 // Grid: (blocks of kStatisticsRows of the longest sequence, n_heads, batch). Block:
 // kStatisticsThreads.
 template <typename Traits, typename Args>
@@ -271,6 +310,7 @@ __global__ void __launch_bounds__(kStatisticsThreads)
     }
   }
   StatisticsBlock<Traits>(args.problem, args.gradient).run();
+  if constexpr (Traits::adds_parts) clear_key_sums<Traits>(args);
 }
 
 // Computes the gradient of a head's sink, a logit without a value: -sum of its weights times delta.

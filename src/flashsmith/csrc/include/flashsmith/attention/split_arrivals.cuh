@@ -64,10 +64,17 @@ class SplitArrivals {
     return all_arrived(at_arrival) ? Combines::everything : Combines::nothing;
   }
 
-  // Has to follow, whatever the split combines.
-  FLASHSMITH_DEVICE void leave() const {
+  // Has to follow, whatever the split combines: tells that it needs the counter no more. Returns
+  // the counter before. No data depend on it, so it is relaxed: a release would wait for all that
+  // the block has stored.
+  FLASHSMITH_DEVICE uint32_t leave() const {
+    return has_waited_ ? ptx::thread_atomic_add(counter_, kIsDone) : 0;
+  }
+
+  // Clears the counter if the split was the last to leave. `before`: what `leave` returned, for
+  // which this waits.
+  FLASHSMITH_DEVICE void clear_after_all(uint32_t before) const {
     if (!has_waited_) return;
-    const uint32_t before = ptx::thread_add_global(counter_, kIsDone);
     if (before / kIsDone + 1 == waiting(before)) ptx::thread_store_global_4(counter_, 0);
   }
 };

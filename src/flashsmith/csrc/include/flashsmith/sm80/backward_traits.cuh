@@ -71,6 +71,7 @@ struct StaticBackwardKernelConfig : BackwardKernelTileShapes<CFG> {
   static constexpr bool padded = VARIANT.padded;
   static constexpr bool split_dK_dV = CFG.split_dK_dV;
   static constexpr DQAccumulation dQ_accumulation = DQAccumulation::registers;
+  static constexpr bool adds_parts = false;
   static constexpr int n_threads = threads_per_block(CFG);
 
   static constexpr int kMinColumns = 32;

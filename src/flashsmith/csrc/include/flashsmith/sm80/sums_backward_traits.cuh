@@ -89,6 +89,7 @@ struct SumsBackwardTraits : SumsBackwardTileShapes<CFG> {
   static constexpr bool has_sinks = VARIANT.sinks, padded = VARIANT.padded;
   static_assert(!VARIANT.paged, "no gradients are written into pages");
   static constexpr DQAccumulation dQ_accumulation = DQAccumulation::atomic;
+  static constexpr bool adds_parts = false;
   static constexpr bool sums_by_chunks = ptx::kHasWideAdds;
   static constexpr bool shares_weights = flashsmith::shares_weights(CFG);
   static constexpr int n_threads = threads_per_block(CFG);

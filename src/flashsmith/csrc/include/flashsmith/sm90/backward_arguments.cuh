@@ -31,12 +31,12 @@ struct Sm90BackwardKernelConfig {
 };
 
 // The parts into which the query heads of each group are divided, if the configuration splits
-// groups, and the FP32 dK and dV of each part (backward_key_sums.cuh). A single part has no sums.
+// groups, and the FP32 sums of dK and dV (backward_key_sums.cuh). A single part has no sums.
 struct GroupPartArgs {
   float *__restrict__ sums;  // in the workspace
   int n_parts, heads_per_part;
   // The number of blocks of kSummedKeys keys that a head has in all, and in one batch entry of the
-  // tensors; and whether all sequences lie in one batch entry.
+  // tensors; and whether all sequences lie in one batch entry. All are 0 if there are no sums.
   int all_key_blocks, n_key_blocks;
   bool packed_k;
 };
@@ -110,6 +110,12 @@ constexpr int dQ_adders(const Sm90BackwardKernelConfig &cfg) {
   return converts_early(cfg) ? 2 : cfg.n_warpgroups;
 }
 
+// Returns whether the parts of a group add dK and dV to the same sums in memory. That leaves the
+// order of the additions open; so kernels that add dQ in order have sums for each part.
+constexpr bool adds_parts(const Sm90BackwardKernelConfig &cfg) {
+  return cfg.split_groups && !cfg.dQ_in_order;
+}
+
 // The columns of a block's dQ that are converted at a time, and the buffers of their sums: as many
 // as shared memory has room for.
 constexpr int kConvertedColumns = 32, kConvertedFloats = kStatisticsRows * kConvertedColumns;
@@ -118,8 +124,13 @@ constexpr int n_converted_buffers(const Sm90BackwardKernelConfig &cfg) {
   return !converts_early(cfg) ? 0 : shares_keys(cfg) ? 1 : 2;
 }
 
-// The buffers of dS; if warpgroups share keys, one is of P.
+// The buffers of dS; if warpgroups share keys, one is of P, and they wait for each other after they
+// have written either (backward_shared_keys.cuh).
 constexpr int kDSBuffers = 2;
+
+constexpr int n_dS_barriers(const Sm90BackwardKernelConfig &cfg) {
+  return shares_keys(cfg) ? 0 : kDSBuffers;
+}
 
 // The keys of a warpgroup, whose dK and dV are one block of FP32 sums.
 constexpr int kSummedKeys = 64;
@@ -141,11 +152,11 @@ constexpr int n_sum_buffers(const Sm90BackwardKernelConfig &cfg) {
 }
 
 // Returns the number of barriers, in pairs of full and empty: for each stage of Q and dO, for the
-// buffers of dS or P, for dQ on its way out and for its sums on their way back, for K with V, for
+// buffers of dS, for dQ on its way out and for its sums on their way back, for K with V, for
 // entries, and for sums that are converted.
 constexpr int n_barriers(const Sm90BackwardKernelConfig &cfg) {
-  return 2 * (cfg.Q_stages + cfg.dO_stages + kDSBuffers + cfg.n_warpgroups + n_sum_buffers(cfg) +
-              1 + n_tile_entries(cfg) + n_converted_buffers(cfg));
+  return 2 * (cfg.Q_stages + cfg.dO_stages + n_dS_barriers(cfg) + cfg.n_warpgroups +
+              n_sum_buffers(cfg) + 1 + n_tile_entries(cfg) + n_converted_buffers(cfg));
 }
 
 // Shared memory holds tiles of K, V, Q and dO, dS of a block, FP32 dQ of each warpgroup,

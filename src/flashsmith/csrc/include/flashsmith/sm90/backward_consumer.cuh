@@ -102,10 +102,13 @@ class BackwardConsumer {
     issue_S();
     issue_dP();
     if constexpr (kPingPongScope == PingPongScope::gradients_and_scores) scheduler_.pass();
+    ptx::Chunk first;  // of statistics, on its way while products are in flight
+    load_statistics(first, 0, 0);
     ptx::wgmma_wait_group<1>();
-    make_P();
+    make_P(first);
+    load_statistics(first, kStatisticsRows, 0);
     ptx::wgmma_wait_group<0>();
-    make_dS();
+    make_dS(first);
     store_dS();
     if constexpr (kPingPongScope != PingPongScope::none) scheduler_.wait();
     issue_key_gradient<Traits>(dV_, P_operand_, dO_place());
@@ -219,13 +222,14 @@ class BackwardConsumer {
                                    warpgroup_lane() % kLanesPerRow * 16);
   }
 
-  FLASHSMITH_DEVICE void make_P() {
+  // `next` has the statistics of the first group of queries.
+  FLASHSMITH_DEVICE void make_P(ptx::Chunk &next) {
     ptx::pin_registers(S_);
     change_and_mask();
 #pragma unroll
     for (int group = 0; group < kGroups; group++) {
-      ptx::Chunk lse;
-      load_statistics(lse, 0, group);
+      const ptx::Chunk lse = next;
+      if (group + 1 < kGroups) load_statistics(next, 0, group + 1);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         float &score = S_[group * 8 + i];
@@ -266,12 +270,12 @@ class BackwardConsumer {
   }
 
   // Computes dS = P (dP - delta), with respect to the scaled score, in FP32 and as operands.
-  FLASHSMITH_DEVICE void make_dS() {
+  FLASHSMITH_DEVICE void make_dS(ptx::Chunk &next) {
     ptx::pin_registers(dP_);
 #pragma unroll
     for (int group = 0; group < kGroups; group++) {
-      ptx::Chunk delta;
-      load_statistics(delta, kStatisticsRows, group);
+      const ptx::Chunk delta = next;
+      if (group + 1 < kGroups) load_statistics(next, kStatisticsRows, group + 1);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int element = group * 8 + i;

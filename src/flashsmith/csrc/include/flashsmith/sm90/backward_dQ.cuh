@@ -57,15 +57,19 @@ class dQOutput {
                              int warpgroup, Position &position)
       : args_(args), tile_(tile), warpgroup_(warpgroup), position_(position) {}
 
-  // Stages a part that is added to the sums.
+  // Stores a part in shared memory, from where it is added to the sums once it is published.
   FLASHSMITH_DEVICE void store(dQAccumulator<Traits> &dQ) const {
-    const BufferBarriers barriers = Barriers::dQ(warpgroup_);
+    stage(dQ);
+    publish_staged();
+  }
+  FLASHSMITH_DEVICE void stage(dQAccumulator<Traits> &dQ) const {
     ptx::pin_registers(dQ);
-    ptx::mbarrier_wait_parity(barriers.empty, position_.parity(Position::ring_of_dQ) ^ 1);
+    ptx::mbarrier_wait_parity(Barriers::dQ(warpgroup_).empty,
+                              position_.parity(Position::ring_of_dQ) ^ 1);
     position_.begin_round(Position::ring_of_dQ);
     stage_dQ<Traits>(place(), dQ);
-    publish(barriers.full);
   }
+  FLASHSMITH_DEVICE void publish_staged() const { publish(Barriers::dQ(warpgroup_).full); }
 
   // Finishes dQ of a head and a block with the rest.
   FLASHSMITH_DEVICE void finish(dQAccumulator<Traits> &dQ, int head, int block) const {

@@ -27,7 +27,7 @@ FLASHSMITH_DEVICE void consume(const Sm90BackwardKernelArgs &args, int warpgroup
     consumer.run();
     if constexpr (Traits::splits_groups) {
       if (args.parts.n_parts > 1) {
-        store_key_sums<Traits>(args, tile, warpgroup, consumer.dK(), consumer.dV());
+        put_key_sums<Traits>(args, tile, warpgroup, consumer.dK(), consumer.dV());
         return;
       }
     }

@@ -1,9 +1,10 @@
 // dK and dV in FP32, where the query heads of a group are split into parts and each part is a tile
 // by itself for every block of keys; and the kernel that adds the parts.
 //
-// A block of kSummedKeys keys of a part has the sums of dK, then those of dV, each in the layout of
-// dQ's sums by chunks (attention/dQ_sums.cuh): the fragments of a warpgroup. Parts are added in
-// their order, so that results have the same bits in every run.
+// A block of kSummedKeys keys has the sums of dK, then those of dV, each in the layout of dQ's sums
+// by chunks (attention/dQ_sums.cuh): the fragments of a warpgroup. Parts add to the same sums, in
+// any order. If results must have the same bits in every run, each part has sums of its own, which
+// are added in their order: more memory to write and to read.
 #pragma once
 
 #include "flashsmith/attention/dQ_sums.cuh"
@@ -29,7 +30,7 @@ FLASHSMITH_DEVICE int first_key_block(const GroupPartArgs &args, const Sequence 
 // The sums of a block of keys of a head. `block` counts the blocks of all sequences.
 template <typename Traits>
 class KeySums {
-  static constexpr int kFloats = kSummedKeys * Traits::d_head;
+  static constexpr int kFloats = Traits::key_sums_floats / 2;
   static constexpr int kChunks = Traits::d_head / 8;
   static_assert(kSummedKeys == kWgmmaM && kSumsThreads == kWarpgroupSize,
                 "a warpgroup's fragments are a block of sums");
@@ -45,21 +46,28 @@ class KeySums {
         blocks_per_part_(static_cast<int64_t>(args.problem.n_heads_kv) * args.parts.all_key_blocks),
         thread_(ptx::thread_index() % kWarpgroupSize) {}
 
-  FLASHSMITH_DEVICE void store(int part, KeyGradient gradient,
-                               const KeyAccumulator<Traits> &sums) const {
-    float *own = of(part, gradient);
+  // Adds the sums of a part, or stores them if each part has its own.
+  FLASHSMITH_DEVICE void put(int part, KeyGradient gradient,
+                             const KeyAccumulator<Traits> &sums) const {
+    float *own = of(Traits::adds_parts ? 0 : part, gradient);
 #pragma unroll
     for (int i = 0; i < kChunks; i++) {
-      ptx::Chunk chunk;
+      const float *words = sums + 4 * i;
+      if constexpr (Traits::adds_parts) {
+        add_to_sums<true>(own, i, thread_, {words[0], words[1], words[2], words[3]});
+      } else {
+        ptx::Chunk chunk;
 #pragma unroll
-      for (int word = 0; word < 4; word++) chunk.word[word] = ptx::float_bits(sums[4 * i + word]);
-      ptx::store_global_16(own + sums_place<true>(i, thread_, 0), chunk);
+        for (int word = 0; word < 4; word++) chunk.word[word] = ptx::float_bits(words[word]);
+        ptx::store_global_16(own + sums_place<true>(i, thread_, 0), chunk);
+      }
     }
   }
 
   // Loads the sum over all parts.
   FLASHSMITH_DEVICE void load(KeyGradient gradient, KeyAccumulator<Traits> &sums) const {
     load_part(0, gradient, sums);
+    if constexpr (Traits::adds_parts) return;
 #pragma unroll 1
     for (int part = 1; part < args_.n_parts; part++) {
       KeyAccumulator<Traits> more;
@@ -83,23 +91,22 @@ class KeySums {
   }
 };
 
-// Stores a warpgroup's dK and dV, without their factors. A warpgroup beyond the end of the keys has
-// no block of sums.
+// Adds or stores a warpgroup's dK and dV, without their factors. A warpgroup beyond the end of the
+// keys has no block of sums.
 template <typename Traits>
-FLASHSMITH_DEVICE void store_key_sums(const Sm90BackwardKernelArgs &args,
-                                      const KeyTile<Traits> &tile, int warpgroup,
-                                      const KeyAccumulator<Traits> &dK,
-                                      const KeyAccumulator<Traits> &dV) {
+FLASHSMITH_DEVICE void put_key_sums(const Sm90BackwardKernelArgs &args, const KeyTile<Traits> &tile,
+                                    int warpgroup, const KeyAccumulator<Traits> &dK,
+                                    const KeyAccumulator<Traits> &dV) {
   const int key = tile.key + warpgroup * kSummedKeys;
   if (key >= tile.sequence.seq_len_k()) return;
   const int block = first_key_block(args.parts, tile.sequence, tile.batch) + key / kSummedKeys;
   const KeySums<Traits> sums(args, tile.head_kv, block);
-  sums.store(tile.part, KeyGradient::dV, dV);
-  sums.store(tile.part, KeyGradient::dK, dK);
+  sums.put(tile.part, KeyGradient::dV, dV);
+  sums.put(tile.part, KeyGradient::dK, dK);
 }
 
-// Adds the parts of dK and dV, and converts them. Grid: (blocks of kSummedKeys of the longest
-// sequence, n_heads_kv, batch). Block: kSumsThreads.
+// Converts dK and dV, after it has added parts that have sums of their own. Grid: (blocks of
+// kSummedKeys of the longest sequence, n_heads_kv, batch). Block: kSumsThreads.
 template <typename Traits>
 __global__ void __launch_bounds__(kSumsThreads)
     key_sums_kernel(const __grid_constant__ Sm90BackwardKernelArgs args) {

@@ -13,13 +13,9 @@ struct BackwardBarriers {
   // The following barriers guard a stage of Q with its statistics, and a stage of dO.
   static FLASHSMITH_DEVICE BufferBarriers Q(int stage) { return pair(kQ + stage); }
   static FLASHSMITH_DEVICE BufferBarriers dO(int stage) { return pair(kDO + stage); }
-  // This guards dS of a block. Full: all warpgroups have written it; empty: the warps that compute
-  // dQ have read it.
+  // This guards dS of a block, unless warpgroups share keys. Full: all warpgroups have written it;
+  // empty: the warps that compute dQ have read it.
   static FLASHSMITH_DEVICE BufferBarriers dS(int buffer) { return pair(kDS + buffer); }
-  // If warpgroups share keys, the following barriers say that all of them have written P, and dS,
-  // of a block. Other barriers say when these may be overwritten (backward_shared_keys.cuh).
-  static FLASHSMITH_DEVICE ptx::shared_address P_full() { return dS(0).full; }
-  static FLASHSMITH_DEVICE ptx::shared_address dS_full() { return dS(1).full; }
   // This guards a warpgroup's dQ. Full: it has been written; empty: the bulk copy that adds it has
   // read it.
   static FLASHSMITH_DEVICE BufferBarriers dQ(int warpgroup) { return pair(kDQ + warpgroup); }
@@ -54,7 +50,8 @@ struct BackwardBarriers {
 
  private:
   static constexpr int kQ = 0, kDO = kQ + Traits::Q_stages, kDS = kDO + Traits::dO_stages;
-  static constexpr int kDQ = kDS + kDSBuffers, kSums = kDQ + Traits::n_warpgroups;
+  static constexpr int kDQ = kDS + n_dS_barriers(Traits::config),
+                       kSums = kDQ + Traits::n_warpgroups;
   static constexpr int kKeys = kSums + n_sum_buffers(Traits::config);
   static constexpr int kEntries = kKeys + 1;
   static constexpr int kConverted = kEntries + n_tile_entries(Traits::config);

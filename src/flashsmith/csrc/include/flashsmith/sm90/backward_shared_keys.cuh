@@ -2,9 +2,10 @@
 // registers: the warpgroups share the keys of a block. Each computes the scores of its 32 keys,
 // puts P and dS where all of them read them, and keeps its 64 columns of dK and dV of all keys.
 //
-// The order of the products is S dP | dV | dQ dK |, where `|` is a wait, and dK stays in flight:
-// the exponentials run under dP, dS is made under dV, and dQ leaves under dK. So P has to be
-// written by all warpgroups when dP is in flight, and dS when dV is.
+// The order of the products is dP | dV | dQ dK | S of the next block |, where `|` is a wait: the
+// exponentials run under dP, dS is made under dV, dQ goes to shared memory under dK, and is
+// published there under S. ptxas would serialise the products if S were in flight at the loop's
+// branch. So P has to be written by all warpgroups when dP is in flight, and dS when dV is.
 //
 // Few barriers are needed, because each warpgroup waits twice a block until all have written:
 // - A warpgroup that overwrites dS has seen P of all; and each of these wrote P after its products
@@ -13,12 +14,16 @@
 //   of the previous one, which was free after all products with it, and with P.
 #pragma once
 
+#include "flashsmith/ptx/named_barrier.cuh"
 #include "flashsmith/sm90/backward_dQ.cuh"
 #include "flashsmith/sm90/backward_score_factors.cuh"
 #include "flashsmith/sm90/backward_shared_keys_gemm.cuh"
 #include "flashsmith/sm90/query_walk.cuh"
 
 namespace flashsmith::sm90 {
+
+// The named barrier of the warpgroups, which take no turns (named_barrier.cuh).
+enum class SharedKeysBarrier : int { scores_are_stored = 1 };
 
 template <typename Traits>
 class SharedKeysConsumer {
@@ -78,35 +83,45 @@ class SharedKeysConsumer {
   // ---- blocks of queries ----
 
   FLASHSMITH_DEVICE void walk() {
-    const unsigned begin = position_.step, end = begin + tile_.n_steps;
-#pragma unroll 1
-    while (position_.step != end) {
-      if (finishes_dQ()) {
-        visit<dQShare::rest>(position_.step != begin);
-      } else {
-        visit<dQShare::part>(position_.step != begin);
-      }
-    }
+    const unsigned last = position_.step + tile_.n_steps - 1;
+    issue_S();
     ptx::wgmma_wait_group<0>();
-    release(Barriers::Q(Q_before()).empty);
+    ptx::pin_registers(S_);
+#pragma unroll 1
+    while (position_.step != last) visit<true>();
+    visit<false>();
   }
 
-  // `has_before` says whether dK of the previous block is in flight.
-  template <dQShare kShare>
-  FLASHSMITH_DEVICE void visit(bool has_before) {
+  template <bool kHasNext>
+  FLASHSMITH_DEVICE void visit() {
+    if (finishes_dQ()) {
+      visit<dQShare::rest, kHasNext>();
+    } else {
+      visit<dQShare::part, kHasNext>();
+    }
+  }
+
+  FLASHSMITH_DEVICE void issue_S() {
     ptx::mbarrier_wait_parity(Barriers::Q(position_.Q).full, position_.parity(Position::ring_of_Q));
     issue_scores<Traits>(S_, Q_place(), Traits::K_offset + own_keys());
+  }
+
+  // Visits a block whose S is complete. That of the next block, if there is one, is issued when dQ
+  // has left the registers, so that the tensor cores have work while dQ is published.
+  template <dQShare kShare, bool kHasNext>
+  FLASHSMITH_DEVICE void visit() {
     ptx::mbarrier_wait_parity(Barriers::dO(position_.dO).full,
                               position_.parity(Position::ring_of_dO));
     issue_scores<Traits>(dP_, dO_place(), Traits::V_offset + own_keys());
-    ptx::wgmma_wait_group<1>();
-    if (has_before) release(Barriers::Q(Q_before()).empty);
-    make_P();
-    ptx::mbarrier_wait_parity(Barriers::P_full(), parity());
+    float of_rows[kHalves];  // statistics, loaded while products are in flight
+    load_statistics(of_rows, 0);
+    make_P(of_rows);
+    wait_for_all();
     issue_transposed_gradient<Traits>(dV_, dO_place() + own_columns(), Traits::P_offset);
+    load_statistics(of_rows, kStatisticsRows);
     ptx::wgmma_wait_group<1>();
-    make_dS();
-    ptx::mbarrier_wait_parity(Barriers::dS_full(), parity());
+    make_dS(of_rows);
+    wait_for_all();
     issue_dQ<Traits>(dQ_, Traits::shared_dS_offset,
                      Traits::K_offset + warpgroup_ * Traits::key_box_bytes);
     issue_transposed_gradient<Traits>(dK_, Q_place() + own_columns(), Traits::shared_dS_offset);
@@ -114,12 +129,17 @@ class SharedKeysConsumer {
     release(Barriers::dO(position_.dO).empty);
     ptx::wgmma_wait_group<1>();
     if constexpr (kShare == dQShare::part) {
-      dQ_output().store(dQ_);
+      dQ_output().stage(dQ_);
     } else {
       dQ_output().finish(dQ_, ptx::recomputed(queries_.visit.head),
                          ptx::recomputed(queries_.visit.block));
     }
     advance();
+    if constexpr (kHasNext) issue_S();
+    if constexpr (kShare == dQShare::part) dQ_output().publish_staged();
+    ptx::wgmma_wait_group<0>();
+    if constexpr (kHasNext) ptx::pin_registers(S_);
+    release(Barriers::Q(Q_before()).empty);
   }
 
   FLASHSMITH_DEVICE void advance() {
@@ -137,7 +157,6 @@ class SharedKeysConsumer {
 
   // ---- places ----
 
-  FLASHSMITH_DEVICE int parity() const { return position_.step % 2; }  // of P and dS
   FLASHSMITH_DEVICE int Q_place() const {
     return Traits::Q_offset + position_.Q * Traits::query_tile_bytes;
   }
@@ -177,11 +196,9 @@ class SharedKeysConsumer {
     }
   }
 
-  FLASHSMITH_DEVICE void make_P() {
+  FLASHSMITH_DEVICE void make_P(const float (&lse)[kHalves]) {
     ptx::pin_registers(S_);
     change_and_mask();
-    float lse[kHalves];
-    load_statistics(lse, 0);
 #pragma unroll
     for (int i = 0; i < kElements; i++) {
       S_[i] = ptx::exp2_approx(fmaf(S_[i], args_.problem.softmax_scale_log2, -lse[half_of(i)]));
@@ -191,7 +208,7 @@ class SharedKeysConsumer {
     ptx::pin_registers(S_);
     SharedKeyOperand<Traits> operand;
     pack_kept<Traits>(operand, S_);
-    store(Traits::P_offset, operand, Barriers::P_full());
+    store(Traits::P_offset, operand);
   }
 
   FLASHSMITH_DEVICE void change_and_mask() {
@@ -216,10 +233,8 @@ class SharedKeysConsumer {
   }
 
   // Computes dS = P (dP - delta), with respect to the scaled score.
-  FLASHSMITH_DEVICE void make_dS() {
+  FLASHSMITH_DEVICE void make_dS(const float (&delta)[kHalves]) {
     ptx::pin_registers(dP_);
-    float delta[kHalves];
-    load_statistics(delta, kStatisticsRows);
 #pragma unroll
     for (int i = 0; i < kElements; i++) {
       dP_[i] = kept_gradient<Traits>(dP_[i], S_[i], args_.problem) - delta[half_of(i)];
@@ -227,12 +242,11 @@ class SharedKeysConsumer {
     }
     SharedKeyOperand<Traits> operand;
     pack_operand<value_t>(operand, dP_);
-    store(Traits::shared_dS_offset, operand, Barriers::dS_full());
+    store(Traits::shared_dS_offset, operand);
   }
 
   // Stores scores as rows of queries in the box of the warpgroup's keys.
-  FLASHSMITH_DEVICE void store(int boxes, const SharedKeyOperand<Traits> &scores,
-                               ptx::shared_address barrier) const {
+  FLASHSMITH_DEVICE void store(int boxes, const SharedKeyOperand<Traits> &scores) const {
     const int lane = warpgroup_lane(), row = warpgroup_warp() * kWarpRows + lane % 16;
     const int permutation = chunk_permutation<Traits::dS_row_bytes>(row);
     const ptx::shared_address own_row = ptx::shared_memory() + boxes +
@@ -242,7 +256,13 @@ class SharedKeysConsumer {
     for (int step = 0; step < Traits::score_keys / kWgmmaK; step++) {
       ptx::stmatrix_x4(own_row + ((2 * step + lane / 16) ^ permutation) * 16, scores[step]);
     }
-    publish(barrier);
+  }
+
+  // Waits until all warpgroups have stored their scores, which products then read.
+  static FLASHSMITH_DEVICE void wait_for_all() {
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(ptx::named_barrier_of(SharedKeysBarrier::scores_are_stored, 0),
+                            Traits::n_warpgroups * kWarpgroupSize);
   }
 };
 

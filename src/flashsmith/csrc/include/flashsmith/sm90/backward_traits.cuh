@@ -32,6 +32,8 @@ struct BackwardTraits {
   static constexpr bool converts_early = flashsmith::converts_early(CFG);
   static constexpr bool sums_by_chunks = true;
   static constexpr bool splits_groups = CFG.split_groups;
+  static constexpr bool adds_parts = flashsmith::adds_parts(CFG);
+  static constexpr int key_sums_floats = 2 * kSummedKeys * CFG.d_head;  // dK and dV of a block
   // Whether key tiles may be listed in a table, and whether the loading thread finds them there for
   // the other warps.
   static constexpr bool has_key_table = VARIANT.varlen;

@@ -57,8 +57,10 @@ class DecodeOutput {
       ptx::thread_store_shared_4(told(), static_cast<uint32_t>(arrivals.arrive()));
     }
     ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);
-    combine_chunks(static_cast<Combines>(ptx::load_shared_4(told())));
-    if (thread() == 0) arrivals.leave();
+    const auto own = static_cast<Combines>(ptx::load_shared_4(told()));
+    const uint32_t before = thread() == 0 ? arrivals.leave() : 0;
+    combine_chunks(own);
+    if (thread() == 0) arrivals.clear_after_all(before);
   }
 
  private:

@@ -68,7 +68,8 @@ struct SplitBackwardTraits {
 
   // Blocks of a cluster have neighbouring keys, and visit the queries that see any of them.
   static constexpr int cluster_keys = cluster_size * B_c;
-  static constexpr bool splits_groups = false, has_key_table = false;
+  static constexpr bool splits_groups = false, adds_parts = false;
+  static constexpr bool has_key_table = false;
 };
 
 // The shared memory of a block of the kernel of dQ.
