@@ -16,6 +16,7 @@ import torch
 from flashsmith import settings
 from flashsmith.configs.base import Capability
 from flashsmith.lab.bench.cases import Case, chosen
+from flashsmith.lab.bench.chosen_kernels import build_chosen
 from flashsmith.lab.bench.columns import regimes_of, row_of
 from flashsmith.lab.bench.operations import BENCHES
 from flashsmith.lab.bench.resources import load_and_describe
@@ -146,6 +147,8 @@ def _measure(benchmark: Benchmark, cases: Sequence[Case], runner: Runner, path: 
     write_stamp(path, runner.device, **sizes, peers=_builds(cases))
     if benchmark.resources and runner.device == "cuda":
         write_rows(path.with_name(benchmark.resources), load_and_describe(cases))
+    if runner.device == "cuda":
+        build_chosen(cases)
     regimes, ratios = regimes_of(benchmark.columns), Ratios()
     wrong: list[str] = []
     left_out: set[str] = set()
