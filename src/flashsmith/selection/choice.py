@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
-from flashsmith.configs import DecodeKernelConfig
+from flashsmith.configs import DecodeKernelConfig, Variant
 from flashsmith.configs.family import C, W
 from flashsmith.configs.registry import family_of
 from flashsmith.selection.entries import Entry, Measured
@@ -33,6 +33,10 @@ class Choice(Generic[W, C]):
     measured: Measured[C] | None = None  # the entry's row; its dtype is the entry's
     is_predicted: bool = False  # another row of the entry was faster where it was measured
 
+    def kernel_variant(self, variant: Variant) -> Variant:
+        """Returns the variant of the kernel that serves a call's variant."""
+        return variant
+
     @property
     def reason(self) -> str:
         """One line about the source of the configuration."""
@@ -53,6 +57,11 @@ class FewQueriesChoice:
     config: DecodeKernelConfig
     forward: Choice[Any, Any]  # what would serve otherwise
     share: float
+
+    def kernel_variant(self, variant: Variant) -> Variant:
+        """Returns the variant of the kernel that serves a call's variant: decode's kernels have no
+        varlen variant."""
+        return replace(variant, varlen=False)
 
     @property
     def passed_over(self) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from flashsmith.configs.sm90.fp8_space import fp8_heuristic
 from flashsmith.errors import DeviceError
 from flashsmith.gpus import count_sms
 from flashsmith.problem import Problem
-from flashsmith.selection.choice import FewQueriesChoice
 from flashsmith.selection.choose import choose, forget_with_tables
 
 _DTYPES = {torch.float16: DType.FP16, torch.bfloat16: DType.BF16}
@@ -106,9 +105,7 @@ def select_for(
 ) -> AttentionKernelConfig:
     """Returns the configuration for a workload on a device. Args, raises: see ``choose``."""
     chosen = choose(workload, *gpu_of(device), is_cache=is_cache)
-    variant = workload.variant
-    if isinstance(chosen, FewQueriesChoice):
-        variant = replace(variant, varlen=False)  # decode's kernels have no varlen variant
+    variant = chosen.kernel_variant(workload.variant)
     remember_reason(chosen.config, variant, device, chosen.reason)
     return chosen.config
 

@@ -69,17 +69,14 @@ struct PartCosts {
 // adds: Whether all parts add to the same sums.
 // drifts: Whether tiles drift apart, above a d_head whose queries L2 holds anyway.
 // sums_bytes: Those of all parts, or of one that has its own.
-constexpr PartCosts part_costs(bool adds, bool drifts, double step_us, int64_t sums_bytes) {
+constexpr PartCosts part_costs(bool adds, bool drifts, double step, int64_t sums_bytes) {
   constexpr double kBytesPerUs = 4e6;
   const double moved = 2 * static_cast<double>(sums_bytes) / kBytesPerUs;
   if (adds) {
-    return {.step = step_us,
-            .tile = 1.5 * step_us,
-            .sums = moved,
-            .part = 0,
-            .drift = drifts ? 0.006 : 0};
+    return {
+        .step = step, .tile = 1.5 * step, .sums = moved, .part = 0, .drift = drifts ? 0.006 : 0};
   }
-  return {.step = step_us, .tile = 1, .sums = 0, .part = moved, .drift = drifts ? 0.016 : 0};
+  return {.step = step, .tile = 1, .sums = 0, .part = moved, .drift = drifts ? 0.016 : 0};
 }
 
 // The properties of a call that its time depends on.

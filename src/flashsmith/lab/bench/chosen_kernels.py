@@ -20,20 +20,19 @@ from flashsmith.jit import build_kernels
 from flashsmith.lab.bench.cases import Case
 from flashsmith.lab.bench.operations.base import OURS
 from flashsmith.runtime.device import target_of
-from flashsmith.selection.choice import FewQueriesChoice
 from flashsmith.selection.choose import choose, choose_for
 from flashsmith.selection.select import gpu_of
 
 
 def build_chosen(cases: Iterable[Case]) -> None:
-    """Builds the kernels that cases choose on this GPU. What cannot be built fails again, with its
-    reason, when its case is measured."""
+    """Builds the kernels that cases choose on this GPU. What cannot be chosen or built fails again,
+    with its reason, when its case is measured."""
     device, start = torch.device("cuda"), time.monotonic()
-    kernels, target = chosen_kernels(cases, *gpu_of(device)), target_of(device)
     with suppress(FlashsmithError):
-        build_kernels(kernels, target)
-    seconds = time.monotonic() - start
-    print(f"{seconds:.1f} s: {len(kernels)} kernels built", file=sys.stderr, flush=True)
+        kernels = chosen_kernels(cases, *gpu_of(device))
+        build_kernels(kernels, target_of(device))
+        seconds = time.monotonic() - start
+        print(f"{seconds:.1f} s: {len(kernels)} kernels built", file=sys.stderr, flush=True)
 
 
 def chosen_kernels(
@@ -61,9 +60,7 @@ def _kernels_of(case: Case, gpu: str | None, capability: Capability | None) -> I
     variant = replace(case.workload.variant, varlen=packed, window=windowed)
     workload = Workload(case.workload.problem, variant)
     forward = choose(workload, gpu, capability)
-    # Decode's kernels have no varlen variant.
-    few = isinstance(forward, FewQueriesChoice)
-    yield KernelId(forward.config, replace(variant, varlen=packed and not few))
+    yield KernelId(forward.config, forward.kernel_variant(variant))
     if case.operation == "backward":
         for unlike in {False, packed}:
             asked = BackwardWorkload(workload.problem, variant, unlike=unlike)

@@ -62,7 +62,7 @@ class Sm90Backward final : public BackwardKernel {
     return all_key_blocks(forward) * forward.k().size(kHead) * kSummedKeys * 2 * config_.d_head *
            static_cast<int64_t>(sizeof(float));
   }
-  // These sums, or those of each part, are between the sums of dQ and the queue.
+  // The workspace has these sums, or those of each part, between the sums of dQ and the queue.
   int64_t key_sums_bytes(const BackwardTensors &tensors, int n_parts) const {
     if (n_parts == 1) return 0;
     return (adds_parts(config_) ? 1 : n_parts) * bytes_of_sums(tensors);
