@@ -59,7 +59,7 @@ def test_the_last_split_combines_few_splits_and_few_rows() -> None:
     assert combine_grid(LONG, 4, splits=1) is None
     assert combine_grid(LONG, 4, splits=2) == (1, 1)
     assert combine_grid(LONG, 4, splits=0) == (1, 1)  # 4 SMs share one work tile
-    for n_requests, expected in ((4, None), (2, (8, 4)), (1, (1, 4))):  # a place a block, or a tile
+    for n_requests, expected in ((4, None), (2, (2, 4)), (1, (1, 4))):
         assert combine_grid(WIDE, 16, splits=0, n_requests=n_requests) == expected
     assert combine_grid(WIDE, 16, splits=0, n_requests=2, full=True) == (2, 4)  # no stream-K
 

@@ -12,26 +12,31 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
+from flashsmith.runtime.emulation import emulation
 from support.decoding import WGMMA, Requests, assert_near_truth, assert_same_bits, requests, run
 
 ALL_AT_ONCE = 8  # workers; the emulated GPU has four SMs, with one of these thread blocks each
-WAITING = [cfg for cfg in WGMMA if cfg.max_waiting_splits > 0]
 
 
-def launches(cfg: DecodeKernelConfig, asked: Requests, splits: int) -> int:
+def launches(
+    cfg: DecodeKernelConfig, asked: Requests, splits: int, num_sms: int = 0, ragged: bool = False
+) -> int:
     kernel = find_decode(KernelId(cfg), Target.emulator())
     tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    return len(kernel.plan(tensors, how=Splitting(splits)).launches)
+    extras = CallArgs(seqused_k=asked.seqlens) if ragged else CallArgs()
+    with emulation(kernel, num_sms=num_sms):
+        return len(kernel.plan(tensors, how=Splitting(splits), extras=extras).launches)
+
+
+@pytest.mark.parametrize("cfg", [WGMMA[0], WGMMA[-1]], ids=str)
+def test_the_cost_model_knows_how_many_splits_wait(cfg: DecodeKernelConfig) -> None:
+    asked = requests(cfg, (33 * cfg.B_c,), n_q=1, heads=(4, 1))
+    most = cfg.max_waiting_splits
+    assert [launches(cfg, asked, splits, num_sms=40) for splits in (most, most + 1)] == [1, 2]
 
 
 @pytest.mark.parametrize("cfg", WGMMA, ids=str)
-def test_the_cost_model_knows_which_kernels_have_splits_that_wait(cfg: DecodeKernelConfig) -> None:
-    asked = requests(cfg, (900,), n_q=1, heads=(4, 1))
-    assert launches(cfg, asked, splits=3) == (1 if cfg in WAITING else 2)
-
-
-@pytest.mark.parametrize("cfg", WAITING, ids=str)
 def test_whoever_combines_the_bits_are_the_same(cfg: DecodeKernelConfig) -> None:
     """The rows fill the tile or not, and leave a share without rows, or a warpgroup; one of the
     splits has no key where there are few."""
@@ -47,7 +52,7 @@ def test_whoever_combines_the_bits_are_the_same(cfg: DecodeKernelConfig) -> None
                 assert_same_bits(together, run(cfg, asked, semantics, **how))
 
 
-@pytest.mark.parametrize("cfg", WAITING[:2], ids=str)
+@pytest.mark.parametrize("cfg", WGMMA[:2], ids=str)
 def test_a_request_that_is_shorter_than_its_slot_has_fewer_splits(cfg: DecodeKernelConfig) -> None:
     """Thread blocks without a split are not waited for."""
     for steps in (0, 1, 2, 3):
@@ -60,7 +65,7 @@ def test_a_request_that_is_shorter_than_its_slot_has_fewer_splits(cfg: DecodeKer
             assert_same_bits(together, run(cfg, asked, splits=splits, workers=1))
 
 
-@pytest.mark.parametrize("cfg", WAITING[:2], ids=str)
+@pytest.mark.parametrize("cfg", WGMMA[:2], ids=str)
 def test_the_combine_kernel_has_the_same_bits(cfg: DecodeKernelConfig) -> None:
     """It combines where the GPU has no place for each split."""
     asked = requests(cfg, (900, 500, 77, 1200), n_q=cfg.B_r // 4, heads=(4, 1))
@@ -72,3 +77,37 @@ def test_the_combine_kernel_has_the_same_bits(cfg: DecodeKernelConfig) -> None:
             assert launches(cfg, one, splits) == 1
             alone = run(cfg, one, splits=splits, workers=ALL_AT_ONCE)
             assert_same_bits(alone, (together[0][i : i + 1], together[1][i : i + 1]))
+
+
+@pytest.mark.parametrize("splits", [9, 16, 17, 31, 32])
+@pytest.mark.parametrize("cfg", WGMMA, ids=str)
+def test_threads_share_many_splits(cfg: DecodeKernelConfig, splits: int) -> None:
+    """The combine kernel, which serves GPUs of fewer SMs, has the same bits."""
+    asked = requests(cfg, (splits * cfg.B_c - 7,), n_q=cfg.B_r // 4, heads=(4, 1))
+    assert launches(cfg, asked, splits, num_sms=splits) == 1
+    assert launches(cfg, asked, splits, num_sms=splits - 1) == 2
+    together = run(cfg, asked, splits=splits, num_sms=splits, workers=splits)
+    assert_near_truth(together, asked)
+    for num_sms, workers in ((splits, 1), (splits, 3), (splits - 1, 0)):
+        how = {"splits": splits, "num_sms": num_sms, "workers": workers}
+        assert_same_bits(together, run(cfg, asked, **how))
+
+
+@pytest.mark.parametrize("cfg", WGMMA, ids=str)
+def test_splits_of_stream_k_wait(cfg: DecodeKernelConfig) -> None:
+    """Blocks have splits of two work tiles that others share, one of them, a whole one, or none;
+    a work tile has up to 17 splits."""
+    steps = cfg.B_c
+    semantics = Semantics(causal=True, sinks=torch.linspace(-3, 6, 4))
+    for lengths, num_sms in (
+        ((61 * steps, 2 * steps + 5), 6),
+        ((150 * steps - 3, steps, 0, 9 * steps), 17),
+        ((40 * steps, 31 * steps - 1, 3, 7 * steps), 13),
+    ):
+        asked = requests(cfg, lengths, n_q=3, heads=(4, 1))
+        assert launches(cfg, asked, 0, num_sms, ragged=True) == 1
+        together = run(cfg, asked, semantics, num_sms=num_sms, workers=num_sms)
+        assert_near_truth(together, asked, semantics)
+        for workers in (1, 2, 5):
+            how = {"num_sms": num_sms, "workers": workers, "seed": workers}
+            assert_same_bits(together, run(cfg, asked, semantics, **how))

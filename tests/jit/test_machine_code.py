@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -154,6 +155,59 @@ def test_bsync_goes_where_its_bssy_says() -> None:
     assert (found[2], found[4]) == ({3, 4}, {3, 5})
     restored = edges(program.replace("{extra}", "BMOV.32 B0, R4"))
     assert (restored[2], restored[4]) == ({3, 4}, {3, 4, 5})
+
+
+def test_a_bsync_does_not_go_where_another_pair_meets() -> None:
+    """Both pairs have B0, and B1 inside; no path leads from one pair to the other."""
+    first, second = (
+        "BSSY B0, {J}\nBSSY B1, {K}\nBSYNC B1\nK: BSYNC B0\nJ: EXIT",
+        "BSSY B0, {L}\nBSSY B1, {M}\nBSYNC B1\nM: BSYNC B0\nL: EXIT",
+    )
+    found = edges(f"@P0 BRA {{S}}\n{first}\nS: {second}")
+    assert (found[3], found[4]) == ({4}, {5})
+    assert (found[8], found[9]) == ({9}, {10})
+
+
+def test_no_way_of_a_bsync_is_lost() -> None:
+    """A walk that knows the B registers takes no edge that the blocks lack."""
+    generator = random.Random(7)
+    choices = ("NOP", "@P0 BRA {T}", "BSSY {B}, {T}", "@P0 BSSY {B}, {T}", "BSYNC {B}", "EXIT")
+    walked = 0
+    for _ in range(600):
+        length = generator.randrange(4, 14)
+        lines = [
+            line.replace("{B}", generator.choice(("B0", "B1"))).replace(
+                "{T}", f"0x{16 * generator.randrange(length):x}"
+            )
+            for line in generator.choices(choices, (2, 3, 4, 1, 5, 1), k=length)
+        ]
+        (function,) = parse_machine_code(listing("\n".join([*lines, "EXIT"])))
+        blocks = find_blocks(function.instructions)
+        first_of = {block.indices[0]: number for number, block in enumerate(blocks)}
+        states: list[tuple[int, tuple[tuple[str, int], ...]]] = [(0, ())]
+        seen = set(states)
+        while states:
+            number, registers = states.pop()
+            known = [dict(registers)]
+            for index in blocks[number].indices:
+                each = function.instructions[index]
+                if each.base == "BSSY":
+                    register = each.operands.split(",")[0]
+                    changed = [{**one, register: (each.target or 0) // 16} for one in known]
+                    known = changed + (known if each.guard else [])
+            for one in known:
+                following = set(blocks[number].successors)
+                if each.base == "BSYNC" and each.operands in one:
+                    walked += 1
+                    target = first_of[one[each.operands]]
+                    assert target in following, lines
+                    following = {target} | following & {number + 1}
+                for after in following:
+                    state = (after, tuple(sorted(one.items())))
+                    if state not in seen:
+                        seen.add(state)
+                        states.append(state)
+    assert walked > 500
 
 
 def test_every_instruction_is_in_one_block() -> None:

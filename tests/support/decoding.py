@@ -175,12 +175,12 @@ def launch(
     extras = extras_of(semantics, Packing(seqused_k=placed.seqlens), (n_q, 0))
     scale = semantics.softmax_scale or q.shape[-1] ** -0.5
     how = Splitting(splits)
-    plan = kernel.plan(tensors, how=how, extras=extras)
     workspace = counters = None
-    if plan.workspace_bytes:
-        workspace = torch.full((plan.workspace_bytes,), 255, dtype=torch.uint8)
-        counters = torch.zeros(plan.counter_bytes, dtype=torch.uint8)
     with emulation(kernel, count=False, **emulated):
+        plan = kernel.plan(tensors, how=how, extras=extras)
+        if plan.workspace_bytes:
+            workspace = torch.full((plan.workspace_bytes,), 255, dtype=torch.uint8)
+            counters = torch.zeros(plan.counter_bytes, dtype=torch.uint8)
         kernel(tensors, scale, how=how, counters=counters, workspace=workspace, extras=extras)
     assert counters is None or not counters.any(), "the launch left its counters dirty"
     return o, lse

@@ -368,12 +368,9 @@ class DecodeKernelConfig(KernelConfig):
     # The max number of splits that one block combines; beyond it several blocks share the work, so
     # more splits take no longer.
     max_combined_splits: ClassVar[int] = 1024
-
-    @property
-    def max_waiting_splits(self) -> int:
-        """The max number of splits that wait for each other, and combine a share each, where that
-        is faster than a second launch."""
-        return 0
+    # The max number of splits that wait for each other, and combine a share each, where that is
+    # faster than a second launch.
+    max_waiting_splits: ClassVar[int] = 0
 
     @property
     @abstractmethod

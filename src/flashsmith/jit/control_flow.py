@@ -6,8 +6,8 @@ If machine code does not name a successor, all possible successors are assumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from flashsmith.jit.machine_code import Instruction
@@ -15,6 +15,7 @@ from flashsmith.jit.machine_code import Instruction
 _JUMPS = {"BRA", "JMP"}  # BRA.U, BRA.DIV and similar jumps have the same base
 _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "KILL"}
+_ALWAYS = ("", "PT", "UPT")  # guards of instructions that always run
 _BARRIER = re.compile(r"\bB\d+\b")
 
 
@@ -43,8 +44,8 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
 
     - A guarded jump, or one with a condition (``BRA P1``, ``BRA.U``, ``BRA.DIV``), may be taken or
       not.
-    - ``BSYNC B0`` continues behind itself or at the target of a ``BSSY B0``; if B registers are
-      restored (``BMOV``), at the target of any ``BSSY``.
+    - ``BSYNC B0`` continues behind itself or at the target of a ``BSSY B0`` that reaches it; if B
+      registers are restored (``BMOV``), at the target of any ``BSSY``.
     - ``CALL`` goes to its subroutine, ``RET`` to the instruction behind any call in the function.
     - An indirect branch (``BRX``) goes to every instruction.
     - A call or a branch out of the function, or to an address in a register, leaves: the code there
@@ -70,7 +71,85 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
             if last.falls_through and end in block_of:
                 following.add(block_of[end])
         blocks.append(Block(range(start, end), tuple(sorted(following)), last.leaves))
-    return blocks
+    if any(each.base == "BMOV" for each in instructions):
+        return blocks
+    block_at = {instructions[start].address: block for start, block in block_of.items()}
+    joins = [
+        (i, _barrier(each), block_at[each.target])
+        for i, each in enumerate(instructions)
+        if each.base == "BSSY" and each.target in block_at
+    ]
+    return _with_reached_joins(blocks, instructions, joins)
+
+
+def _with_reached_joins(
+    blocks: Sequence[Block],
+    instructions: Sequence[Instruction],
+    joins: Sequence[tuple[int, str, int]],
+) -> list[Block]:
+    """Returns the blocks without the edges of a BSYNC to the target of a BSSY of its register that
+    no path leads from. A BSYNC that no BSSY reaches keeps all edges.
+
+    joins: The BSSYs: the index of each, its register and the block of its target.
+    """
+    of_register: dict[str, int] = {}
+    for bit, (_, register, _) in enumerate(joins):
+        of_register[register] = of_register.get(register, 0) | 1 << bit
+    bit_of = {index: 1 << bit for bit, (index, _, _) in enumerate(joins)}
+    kept, issued = [-1] * len(blocks), [0] * len(blocks)
+    for number, block in enumerate(blocks):
+        for index in block.indices:
+            if own := bit_of.get(index):
+                each = instructions[index]
+                others = of_register[_barrier(each)] if each.guard in _ALWAYS else 0
+                kept[number] &= ~others
+                issued[number] = issued[number] & ~others | own
+    lasts = [instructions[block.indices[-1]] for block in blocks]
+    of_sync = [of_register.get(_barrier(e), 0) if e.base == "BSYNC" else 0 for e in lasts]
+
+    def successors(number: int, leaving: int) -> set[int]:
+        following = set(blocks[number].successors)
+        if number in unknown or not of_sync[number]:
+            return following
+        here = leaving & of_sync[number]
+        targets = {target for bit, (_, _, target) in enumerate(joins) if here >> bit & 1}
+        return targets | following & {number + 1}
+
+    unknown: set[int] = set()
+    while True:
+        entries = reaching(kept, issued, successors)
+        leaving = [e & k | i for e, k, i in zip(entries, kept, issued, strict=True)]
+        more = {n for n, sync in enumerate(of_sync) if sync and not leaving[n] & sync} - unknown
+        if not more:
+            break
+        unknown |= more
+    return [
+        replace(block, successors=tuple(sorted(successors(number, leaving[number]))))
+        for number, block in enumerate(blocks)
+    ]
+
+
+def reaching(
+    kept: Sequence[int], issued: Sequence[int], successors: Callable[[int, int], Iterable[int]]
+) -> list[int]:
+    """Returns what may reach each block's start, as bits: the least fixed point.
+
+    Args:
+        kept: The bits that each block passes on.
+        issued: The bits that begin in each block and reach its end.
+        successors: (a block, the bits at its end) -> the blocks that may follow. More bits never
+            take one away.
+    """
+    entries = [0] * len(kept)
+    waiting = set(range(len(kept)))
+    while waiting:
+        number = waiting.pop()
+        leaving = entries[number] & kept[number] | issued[number]
+        for successor in successors(number, leaving):
+            if leaving & ~entries[successor]:
+                entries[successor] |= leaving
+                waiting.add(successor)
+    return entries
 
 
 class _EdgeReader:
@@ -92,7 +171,7 @@ class _EdgeReader:
     def edges(self, instruction: Instruction) -> _Edges | None:
         """Returns the successors; None if the next instruction always follows."""
         base = instruction.base
-        guarded = instruction.guard not in ("", "PT", "UPT")
+        guarded = instruction.guard not in _ALWAYS
         if base in _JUMPS:
             own_condition = instruction.opcode != base or len(instruction.operands.split()) > 1
             return self._jump(instruction, falls_through=guarded or own_condition)

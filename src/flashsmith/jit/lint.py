@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashsmith.jit.control_flow import Block, find_blocks
+from flashsmith.jit.control_flow import Block, find_blocks, reaching
 from flashsmith.jit.machine_code import N_SCOREBOARDS, Function, Instruction, parse_machine_code
 
 # Generic loads (LD) may read shared memory.
@@ -164,7 +164,7 @@ class _Loads:
 
 
 def _in_flight_at_entries(blocks: Sequence[Block], loads: _Loads) -> list[int]:
-    """Returns the loads that may be in flight at each block's start: the least fixed point."""
+    """Returns the loads that may be in flight at each block's start."""
     kept, issued = [], []
     for block in blocks:
         keeps, issues = -1, 0
@@ -174,16 +174,7 @@ def _in_flight_at_entries(blocks: Sequence[Block], loads: _Loads) -> list[int]:
             issues = issues & ~arrived | loads.issued[index]
         kept.append(keeps)
         issued.append(issues)
-    entries = [0] * len(blocks)
-    waiting = set(range(len(blocks)))
-    while waiting:
-        number = waiting.pop()
-        leaving = entries[number] & kept[number] | issued[number]
-        for successor in blocks[number].successors:
-            if leaving & ~entries[successor]:
-                entries[successor] |= leaving
-                waiting.add(successor)
-    return entries
+    return reaching(kept, issued, lambda number, _: blocks[number].successors)
 
 
 def _why_not(function: Function) -> str:

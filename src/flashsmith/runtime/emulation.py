@@ -50,6 +50,7 @@ def emulation(
     dropped: Site | None = None,
     count: bool = True,
     workers: int = 0,
+    num_sms: int = 0,
 ) -> Iterator[Emulation]:
     """Runs this thread's emulated launches inside the block with these settings.
 
@@ -58,10 +59,11 @@ def emulation(
         dropped: The synchronisation site that does nothing, to inject a fault.
         count: Whether to count memory wavefronts and sectors too, which costs time.
         workers: The number of host threads that share the grid; 0: one a core.
+        num_sms: The number of the emulated GPU's SMs, for which launches are planned; 0: four.
     """
     configure = kernel.module.emulator_configure
-    configure(seed, [dropped] if dropped else [], count, workers)
+    configure(seed, [dropped] if dropped else [], count, workers, num_sms)
     try:
         yield Emulation(kernel)
     finally:
-        configure(0, [], True, 0)
+        configure(0, [], True, 0, 0)

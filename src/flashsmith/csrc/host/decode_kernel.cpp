@@ -95,8 +95,7 @@ SplitTimes DecodeKernel::times(int64_t all_splits, int64_t ranges, int num_sms) 
 }
 
 bool DecodeKernel::is_even(const ForwardProblem &problem, int64_t splits) const {
-  constexpr int kNotWorthStreamK = 8;  // KV steps of a split
-  return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= kNotWorthStreamK;
+  return problem.batch == 1 || quotient_up(max_steps(problem), splits) <= blocks_.steps_even;
 }
 
 bool DecodeKernel::are_even_splits_shorter(const ForwardProblem &problem, int64_t splits,
@@ -134,7 +133,7 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   plan.is_even = own.splits > 0 || in_rounds || is_even(problem, plan.splits) ||
                  (equal_lengths && are_even_splits_shorter(problem, plan.splits, num_sms));
   const int64_t all_splits = n_tiles(problem) * plan.splits;
-  const bool wait = plan.is_even && all_splits <= resident_blocks(num_sms) && may_wait(plan.splits);
+  const bool wait = do_splits_wait(plan, problem, num_sms);
   const bool combines = plan.splits > 1 && !wait && has_combine_kernel(problem, plan.splits);
   int64_t blocks =
       blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
@@ -148,16 +147,20 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   const int64_t slots = decode_slots(plan, n_tiles(problem));
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
+  if (wait) plan.launches[0].function = plan.is_even ? waiting_ : stream_k_;
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   if (!combines) {
-    plan.polls = wait ? polls(problem, all_splits) : 0;
+    if (wait) {
+      plan.polls = polls(problem, blocks);
+      plan.combine_groups =
+          combine_groups(plan.splits, max_waiting_splits() / blocks_.splits_of_thread);
+    }
     const int64_t counters = n_tiles(problem) * blocks_.arrivals;
     plan.counter_bytes = counters * static_cast<int64_t>(sizeof(uint32_t));
     return plan;
   }
-  // SplitTiles has as many places.
-  add_combine(plan, problem, plan.is_even ? n_tiles(problem) : blocks);
+  add_combine(plan, problem);
   return plan;
 }
 
@@ -166,24 +169,35 @@ int64_t DecodeKernel::n_chunks(const ForwardProblem &problem) const {
   return rows * tiles.d_head / kPartialChunk;
 }
 
-int DecodeKernel::polls(const ForwardProblem &problem, int64_t all_splits) const {
-  constexpr int64_t kLeast = 8, kBytesOfOne = 22500;  // which an SM reads in that time
-  const int64_t rows = int64_t{problem.batch} * problem.n_heads_kv * problem.seq_len_k;
-  const int64_t bytes = rows * tiles.d_head * 2 * static_cast<int64_t>(sizeof(uint16_t));
-  return static_cast<int>(kLeast + bytes / kBytesOfOne / all_splits);
+bool DecodeKernel::do_splits_wait(const DecodePlan &plan, const ForwardProblem &problem,
+                                  int num_sms) const {
+  if (!plan.is_even) return max_waiting_splits() > 0;
+  return has_combine_kernel(problem, plan.splits) && plan.splits <= max_waiting_splits() &&
+         n_tiles(problem) * plan.splits <= resident_blocks(num_sms);
 }
 
-void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem,
-                               int64_t places) const {
-  constexpr int64_t kMaxGroups = kCombineThreads / kWarpSize;
-  const auto sharing = static_cast<uint64_t>(quotient_up(plan.splits, kMaxWaitingSplits));
-  plan.combine_groups = static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), kMaxGroups));
+int DecodeKernel::polls(const ForwardProblem &problem, int64_t blocks) const {
+  constexpr int64_t kSlowest = 4, kLeast = 40,
+                    kBytesOfOne = 22500;  // which an SM reads in that time
+  const int64_t rows = int64_t{problem.batch} * problem.n_heads_kv * problem.seq_len_k;
+  const int64_t bytes = rows * tiles.d_head * 2 * static_cast<int64_t>(sizeof(uint16_t));
+  return static_cast<int>(kLeast + kSlowest * bytes / kBytesOfOne / blocks);
+}
+
+int DecodeKernel::combine_groups(int64_t splits, int64_t maximum) const {
+  const auto sharing = static_cast<uint64_t>(quotient_up(splits, blocks_.splits_of_thread));
+  return static_cast<int>(std::min<int64_t>(std::bit_ceil(sharing), maximum));
+}
+
+void DecodeKernel::add_combine(DecodePlan &plan, const ForwardProblem &problem) const {
+  plan.combine_groups = combine_groups(plan.splits, kCombineThreads / kWarpSize);
   const int64_t blocks = quotient_up(n_chunks(problem), kCombineThreads / plan.combine_groups);
-  plan.workspace_bytes += places * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
+  const int64_t all_tiles = n_tiles(problem);
+  plan.workspace_bytes += all_tiles * kSplitWords * static_cast<int64_t>(sizeof(uint32_t));
   plan.launches.push_back(
       {.function = combine_,
        .call = decode_.call,
-       .grid = {static_cast<unsigned>(places), static_cast<unsigned>(blocks), 1},
+       .grid = {static_cast<unsigned>(all_tiles), static_cast<unsigned>(blocks), 1},
        .cluster = 1,
        .threads = kCombineThreads,
        .shared_memory_bytes = kCombineThreads * kThreadPartialBytes,

@@ -17,7 +17,9 @@ struct DecodeBlocks {
   // Whether a block takes one equal split, and the GPU then gives its place to the next block; else
   // resident blocks take one split after the other.
   bool one_split_each;
-  int time_alone;  // of a block alone on an SM, as SplitTimes have it
+  int time_alone;        // of a block alone on an SM, as SplitTimes have it
+  int steps_even;        // max KV steps of equal splits to which stream-K is not worth its cost
+  int splits_of_thread;  // that a thread combines before several share them
 };
 
 // The time of a split on an SM that has all the memory bandwidth it can have while others are idle,
@@ -26,7 +28,8 @@ constexpr int kShortestTime = 13;
 
 class DecodeKernel : public Kernel {
   DecodeBlocks blocks_;
-  Launch decode_;  // without its grid
+  Launch decode_;                      // without its grid
+  KernelFunction waiting_, stream_k_;  // of kernels whose splits wait for each other
   KernelFunction combine_, append_;
 
   int64_t n_tiles(const ForwardProblem &problem) const { return decode_tiles(problem, tiles.B_r); }
@@ -71,16 +74,25 @@ class DecodeKernel : public Kernel {
   // last split.
   virtual bool has_combine_kernel(const ForwardProblem &problem, int64_t splits) const = 0;
 
-  // Returns whether splits that run at the same time combine a share of their partial results each,
-  // which has the bits of the separate kernel.
-  virtual bool may_wait(int64_t) const { return false; }
+  // Returns the max number of equal splits of a work tile that run at the same time, wait for each
+  // other, and combine a share of their partial results each, which has the bits of the separate
+  // kernel. If it is not 0, those of stream-K do so whatever their number.
+  virtual int64_t max_waiting_splits() const { return 0; }
 
-  // Returns how often a split looks whether the others have arrived: for 6 us, and as long as it
-  // took to read its keys. Blocks that have not ended by then have probably not begun.
-  int polls(const ForwardProblem &problem, int64_t all_splits) const;
+  // Returns whether the splits of a plan wait for each other.
+  bool do_splits_wait(const DecodePlan &plan, const ForwardProblem &problem, int num_sms) const;
+
+  // Returns how often a split of one of these blocks looks whether the others have arrived: for 30
+  // us, and four times as long as a block takes to read its keys in the mean. Blocks that have not
+  // ended by then have probably not begun. If a split gives up, one block combines everything, 20
+  // us later.
+  int polls(const ForwardProblem &problem, int64_t blocks) const;
+
+  // Returns the number of threads that share the splits of a chunk of a row.
+  int combine_groups(int64_t splits, int64_t maximum) const;
 
   // Adds the launch and the memory of that kernel to a plan.
-  void add_combine(DecodePlan &plan, const ForwardProblem &problem, int64_t places) const;
+  void add_combine(DecodePlan &plan, const ForwardProblem &problem) const;
 
   // Returns whether the next launch may begin as soon as all blocks run: its own blocks, which wait
   // then, would be spread over SMs as unevenly as places are left. Where a combine kernel waits
@@ -106,6 +118,8 @@ class DecodeKernel : public Kernel {
                 .threads = static_cast<unsigned>(threads_per_block(kernel.config)),
                 .shared_memory_bytes = shared_memory_bytes(kernel.config),
                 .overlaps = true},
+        waiting_(kernel.functions.find("waiting_decode_kernel")),
+        stream_k_(kernel.functions.find("stream_k_decode_kernel")),
         combine_(kernel.functions.at("combine_kernel")),
         append_(kernel.functions.at("cache_append_kernel")),
         cache(kernel.config.fp8_cache ? ScalarType::Float8_e4m3fn : kernel.config.dtype),

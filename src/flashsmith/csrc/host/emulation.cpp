@@ -21,8 +21,9 @@ using tvm::ffi::Tuple;
 using SiteTuple = Tuple<String, String, int64_t, int64_t>;  // kind, file, line, column
 
 // Sets the options for the launches of the calling thread. `dropped`: none, or one site that does
-// nothing.
-void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int64_t workers) {
+// nothing. `num_sms`: 0 is the usual number.
+void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int64_t workers,
+                        int64_t num_sms) {
   emulator::Options options;
   options.seed = static_cast<uint64_t>(seed);
   options.count = count;
@@ -33,6 +34,7 @@ void emulator_configure(int64_t seed, Array<SiteTuple> dropped, bool count, int6
                        static_cast<unsigned>(site.get<3>())};
   }
   current_emulation().options = options;
+  current_emulation().num_sms = num_sms > 0 ? static_cast<int>(num_sms) : kEmulatedSMs;
 }
 
 // Returns what all launches of the calling thread's last call counted.

@@ -1,11 +1,16 @@
-// The options of the emulator for the next launch of this thread, and the report of the last one.
+// The emulated GPU and the options of the emulator for this thread's next launch, and the report of
+// its last one.
 #pragma once
 
 #include "emulator/launch.h"
 
 namespace flashsmith {
 
+// With few blocks, persistent kernels have more tiles than blocks in small problems, too.
+constexpr int kEmulatedSMs = 4;
+
 struct Emulation {
+  int num_sms = kEmulatedSMs;
   emulator::Options options;
   emulator::Report report;
 };

@@ -48,8 +48,7 @@ void emulate(std::span<const emulator::Launch> launches, Emulation &emulation) {
 
 namespace emulation {
 
-// With few blocks, persistent kernels have more tiles than blocks in small problems, too.
-int num_sms() { return 4; }
+int num_sms() { return current_emulation().num_sms; }
 
 double launch(const Plan &plan, const KernelArguments &arguments, const Tensors &tensors,
               bool timed) {

@@ -97,13 +97,13 @@ DecodeProblem decode_problem(const Variant &variant, const DecodeTensors &tensor
   if (rows == 0) return args;
   args.split.partial_O = static_cast<float *>(tensors.workspace()->data_ptr());
   args.split.partial_stats = args.split.partial_O + rows * tiles.d_head;
+  args.split.combine_groups = plan.combine_groups;
   float *end = args.split.partial_stats + rows * kStatsPerRow;
   if (plan.counter_bytes > 0) {
     args.split.arrivals = static_cast<uint32_t *>(tensors.counters()->data_ptr());
     args.split.polls = plan.polls;
   } else {
     args.split.split_tiles = reinterpret_cast<uint32_t *>(end);
-    args.split.combine_groups = plan.combine_groups;
   }
   return args;
 }

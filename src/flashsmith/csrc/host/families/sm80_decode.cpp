@@ -27,7 +27,9 @@ DecodeBlocks blocks_of(const FlashDecodeKernelConfig &cfg) {
           .arrivals = 1,
           .in_rounds = false,
           .one_split_each = true,
-          .time_alone = time_alone(cfg)};
+          .time_alone = time_alone(cfg),
+          .steps_even = 8,
+          .splits_of_thread = kSplitsAtOnce};
 }
 
 class Sm80Decode final : public DecodeKernel {

@@ -22,12 +22,13 @@ DecodeBlocks blocks_of(const Sm90DecodeKernelConfig &cfg) {
           .arrivals = cfg.n_warpgroups,
           .in_rounds = true,
           .one_split_each = false,
-          .time_alone = kWholeTime};
+          .time_alone = kWholeTime,
+          .steps_even = 16,
+          .splits_of_thread = kSplitsOfThread};
 }
 
 class Sm90Decode final : public DecodeKernel {
   Sm90ForwardKernelConfig config_;
-  bool splits_wait_;
 
   // A warpgroup adds splits one after the other.
   bool has_combine_kernel(const ForwardProblem &, int64_t splits) const override {
@@ -35,9 +36,7 @@ class Sm90Decode final : public DecodeKernel {
     return splits > kMaxByTheLast;
   }
 
-  bool may_wait(int64_t splits) const override {
-    return splits_wait_ && splits > 2 && splits <= kMaxWaitingSplits;
-  }
+  int64_t max_waiting_splits() const override { return kMaxWaitingSplits; }
 
   // Returns the max number of rows of a box that lie in one page wherever a block of keys begins.
   int box_rows(const DecodeTensors &tensors) const {
@@ -52,8 +51,7 @@ class Sm90Decode final : public DecodeKernel {
  public:
   explicit Sm90Decode(const Compiled &kernel)
       : DecodeKernel(kernel, blocks_of(kernel.config), "decode_kernel", call<Sm90DecodeKernelArgs>),
-        config_(forward_config(kernel.config)),
-        splits_wait_(may_splits_wait(kernel.config)) {}
+        config_(forward_config(kernel.config)) {}
 
   void check_layout(const DecodeTensors &tensors) const override {
     const bool paged = tensors.block_table() != nullptr;

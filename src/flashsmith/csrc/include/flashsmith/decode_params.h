@@ -16,9 +16,9 @@ constexpr int kStatsPerRow = 2;
 constexpr int kSplitWords = 11, kCombineThreads = 512, kPartialChunk = 8;
 constexpr int kThreadPartialBytes = (kPartialChunk + kStatsPerRow + 2) * sizeof(float);
 
-// The max number of splits of a work tile that wait for each other, and combine a share each. A
-// thread has the partial results of as many in flight.
-constexpr int kMaxWaitingSplits = 8;
+// The partial results that a thread has in flight where it combines many. Sums have the same bits
+// whoever combines.
+constexpr int kSplitsAtOnce = 8;
 
 // Sizes of the kernel that appends rows to a KV cache: a thread moves kAppendChunk 16-bit elements.
 constexpr int kAppendThreads = 128, kAppendChunk = 8;
@@ -70,10 +70,11 @@ struct SplitArgs {
   // each row.
   float *partial_O, *partial_stats;
   // Where splits combine their partial results, `arrivals` counts those of each work tile; it is
-  // zero again afterwards. If `polls` is 0, the last one to arrive combines. Else each block has
-  // one split, which looks `polls` times whether the others have arrived, and combines its share
+  // zero again afterwards. The last one to arrive combines, or, in kernels whose splits wait, every
+  // split looks `polls` times whether the others have arrived, and combines its share
   // (attention/split_arrivals.cuh). Where a separate kernel combines, `split_tiles` lists the work
-  // tiles that are split, and `combine_groups` threads share the splits of a chunk of a row.
+  // tiles with their splits. Of both, `combine_groups` threads share the splits of a chunk of a
+  // row.
   uint32_t *arrivals, *split_tiles;
   int combine_groups, polls;
 };

@@ -9,35 +9,30 @@
 
 namespace flashsmith {
 
-// Grid: (places of SplitTiles, blocks for the rows of a work tile). Block: kCombineThreads, in
+// Grid: (work tiles, blocks for the rows of a work tile). Block: kCombineThreads, in
 // SplitArgs::combine_groups groups; group g takes every combine_groups-th split, from split g on,
 // of the same chunks of rows. Dynamic shared memory: ThreadPartials of all threads.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(const __grid_constant__ Args args) {
-  constexpr int kRowChunks = Traits::d_head / kPartialChunk;
-  constexpr int kSplitsAtOnce = kMaxWaitingSplits;  // whose sums have the same bits
+  constexpr int kRowChunks = Traits::d_head / kPartialChunk, kGroupsAtOnce = 4;
   ptx::wait_for_launch_before();
   ptx::let_next_launch_begin();
-  const KeySplit split = SplitTiles(args.problem.split).get(ptx::block_index_x());
+  const KeySplit split = SplitTiles(args.problem.split).first_of(ptx::block_index_x());
   if (split.count <= 1) return;
   const PartialResults<Traits> sums(args.problem, split);
-  const int groups = args.problem.split.combine_groups, n = kCombineThreads / groups;
-  const int group = ptx::thread_index() / n;
-  const int i = ptx::block_index_y() * n + ptx::thread_index() % n;
+  const int groups = args.problem.split.combine_groups;
+  const ThreadGroups threads{groups, kCombineThreads / groups, ptx::thread_index(),
+                             ThreadPartials(ptx::shared_memory())};
+  const int i = ptx::block_index_y() * threads.of_group + threads.place();
   const int row = i / kRowChunks, chunk = i % kRowChunks;
   // Whole warps take part; some of their lanes may be beyond the last row.
   const bool here = i / kWarpSize * kWarpSize < sums.rows().count() * kRowChunks;
-  PartialResult own;
-  if (here) own = sums.template combined<kSplitsAtOnce>(row, chunk, group, groups);
-  if (groups > 1) {
-    const ThreadPartials shared(ptx::shared_memory());
-    if (here) shared.put(ptx::thread_index(), own);
-    ptx::barrier_sync();
-    if (group > 0) return;
-    if (here) own = shared.of_groups(ptx::thread_index(), n, groups);
+  const PartialResult own = sums.template combined_by<kGroupsAtOnce>(threads, row, chunk, here,
+                                                                     [] { ptx::barrier_sync(); });
+  if (here && threads.group() == 0) {
+    sums.store(own, row, chunk, value_scale<Traits>(args, split));
   }
-  if (here) sums.store(own, row, chunk, value_scale<Traits>(args, split));
 }
 
 }  // namespace flashsmith

@@ -84,8 +84,9 @@ struct SplitsState {
   int request, request_begin, steps;  // the request that `at` lies in
 };
 
-// The splits of a block, one after the other. All warps compute the same splits.
-template <typename Traits>
+// The splits of a block, one after the other. All warps compute the same splits. kEqual: splits are
+// equal, whatever the lengths are, in kernels that have no code for stream-K.
+template <typename Traits, bool kEqual = false>
 class KeySplits {
   static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
   // Costs in KV steps: kFixedCost for every work tile beside its steps, and kRangeCost for a work
@@ -109,7 +110,7 @@ class KeySplits {
         own_{.splits = problem.split.splits.value,
              .at = ptx::block_index_x(),
              .end = problem.all_tiles.value * problem.split.splits.value} {
-    if (!problem.split.is_even) use_shorter_schedule();
+    if (!kEqual && !problem.split.is_even) use_shorter_schedule();
   }
 
   // Another object may continue from this state.
@@ -124,7 +125,7 @@ class KeySplits {
 
   // Sets the next split, and returns whether there is one.
   FLASHSMITH_DEVICE bool next(KeySplit &split) {
-    return own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
+    return kEqual || own_.splits > 0 ? next_of_equal_splits(split) : next_of_range(split);
   }
 
  private:

@@ -89,9 +89,11 @@ class ThreadPartials {
     return load(from, from + 2 * kHalfBytes);
   }
 
-  // Combines the partial results that thread i of each group of n threads has put there.
+  // Combines the partial results that thread i of each group of n threads has put there, kAtOnce at
+  // a time.
+  template <int kAtOnce = 2>
   FLASHSMITH_DEVICE PartialResult of_groups(int i, int n, int groups) const {
-    return combine_partials<2>(0, groups, 1, [&](int group) { return get(group * n + i); });
+    return combine_partials<kAtOnce>(0, groups, 1, [&](int group) { return get(group * n + i); });
   }
 
   // Loads the partial result that a team has stored at these addresses.
@@ -104,6 +106,17 @@ class ThreadPartials {
     return partial_result(half,
                           softmax_stats(reference, ptx::load_shared_4(row_stats + sizeof(float))));
   }
+};
+
+// Threads that combine splits in groups: thread i of group g takes every `groups`th split of a
+// chunk of a row, from split g on, and thread i of each group has the same chunk.
+struct ThreadGroups {
+  int groups, of_group;  // their number, and the threads of one
+  int thread;
+  ThreadPartials shared;  // of all threads
+
+  FLASHSMITH_DEVICE int group() const { return thread / of_group; }
+  FLASHSMITH_DEVICE int place() const { return thread % of_group; }
 };
 
 // Returns the scale of the values of an FP8 cache where it is the same for all keys.
@@ -170,9 +183,9 @@ class PartialResults {
 
   // Loads the statistics of a row from split i.
   FLASHSMITH_DEVICE SoftmaxStats load_partial_stats(int i, int row) const {
-    const float *place = stats(split_.slot(i), row);
-    return softmax_stats(ptx::thread_load_global_cg_4(place),
-                         ptx::thread_load_global_cg_4(place + 1));
+    SoftmaxStats own{.reference = 0.f, .sum = 0.f, .kept = 1.f};
+    ptx::load_global_cg_8(own.reference, own.sum, stats(split_.slot(i), row));
+    return own;
   }
 
   // Combines a chunk over every `step`th split, with the loads of kAtOnce splits in flight at a
@@ -186,6 +199,24 @@ class PartialResults {
       return partial_result(half, load_partial_stats(i, row));
     };
     return combine_partials<kAtOnce>(first, split_.count, step, load);
+  }
+
+  // Combines a chunk of a row by all groups, kGroupsAtOnce at a time, and returns it to the first.
+  // `here`: whether the thread's warp has a chunk. meet() is a barrier of all threads.
+  template <int kGroupsAtOnce, typename Meet>
+  FLASHSMITH_DEVICE PartialResult combined_by(const ThreadGroups &threads, int row, int chunk,
+                                              bool here, Meet meet) const {
+    PartialResult own;
+    if (here) own = combined<kSplitsAtOnce>(row, chunk, threads.group(), threads.groups);
+    if (threads.groups > 1) {
+      if (here) threads.shared.put(threads.thread, own);
+      meet();
+      if (here && threads.group() == 0) {
+        own = threads.shared.of_groups<kGroupsAtOnce>(threads.place(), threads.of_group,
+                                                      threads.groups);
+      }
+    }
+    return own;
   }
 
   // Writes a chunk of a row of O, and with the first chunk the row's LSE. `V_scale` is the factor

@@ -21,7 +21,6 @@ class SplitArrivals {
   static constexpr int kBits = 8;
   static constexpr uint32_t kOnes = (1 << kBits) - 1;
   static constexpr uint32_t kWaits = 1, kGaveUp = 1 << kBits, kIsDone = 1 << 2 * kBits;
-  static_assert(kMaxWaitingSplits <= kOnes, "the numbers have room");
 
   uint32_t *const counter_;
   const uint32_t splits_;
@@ -35,8 +34,8 @@ class SplitArrivals {
   }
 
   // Returns the counter when all have arrived, or a value in which they have not, if the split has
-  // given up.
-  FLASHSMITH_DEVICE uint32_t wait(uint32_t value) const {
+  // given up. `value`: an earlier one.
+  FLASHSMITH_DEVICE uint32_t after_all(uint32_t value) const {
     for (int i = 0; i < polls_ && !all_arrived(value); i++) {
       value = ptx::thread_poll_global(counter_, value);  // for speed alone
     }
@@ -53,11 +52,16 @@ class SplitArrivals {
   FLASHSMITH_DEVICE SplitArrivals(uint32_t *counter, int splits, int polls)
       : counter_(counter), splits_(static_cast<uint32_t>(splits)), polls_(polls) {}
 
-  // Counts a split whose partial results are stored, as all its threads know, waits for the others,
-  // and returns what it combines.
-  FLASHSMITH_DEVICE Combines arrive() {
-    const uint32_t at_arrival = ptx::thread_add_global(counter_, kWaits) + kWaits;
-    const uint32_t value = wait(at_arrival);
+  // Counts a split whose partial results are stored, as all its threads know, and returns the
+  // counter.
+  FLASHSMITH_DEVICE uint32_t arrive() const {
+    return ptx::thread_add_global(counter_, kWaits) + kWaits;
+  }
+
+  // Waits for the other splits, and returns what this one combines. `at_arrival`: what `arrive`
+  // returned.
+  FLASHSMITH_DEVICE Combines wait(uint32_t at_arrival) {
+    const uint32_t value = after_all(at_arrival);
     has_waited_ = all_arrived(value);
     if (!has_waited_) return Combines::nothing;
     if (gave_up(value) == 0) return Combines::own_share;

@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(Traits::n_threads, Traits::blocks_per_SM)
   }
   KeySplits<Traits> splits(args.problem);
   if (splits.next_launch_begins_early()) ptx::let_next_launch_begin();
-  if (ptx::thread_index() == 0) SplitTiles(args.problem.split).begin();
   KeySplit split;
   while (splits.next(split)) {
     DecodeWarp<Traits>(args, split).run();

@@ -28,11 +28,15 @@ struct Sm90DecodeKernelConfig {
 // shared memory; with shorter rows they do not (docs/log/decode.md).
 constexpr int Q_register_steps(int d_head) { return d_head == 256 ? 4 : 0; }
 
-// Returns whether splits may wait for each other, and combine a share each. With one warpgroup a
-// second launch takes less time, and with rows of 192 elements products would wait for descriptors
-// (docs/log/decode.md).
-constexpr bool may_splits_wait(const Sm90DecodeKernelConfig &cfg) {
-  return cfg.n_warpgroups > 1 && cfg.d_head != 192;
+// The max number of equal splits of a work tile that wait for each other, and combine a share each.
+// A thread combines as many of a chunk as kSplitsOfThread; of more, two threads combine a half
+// each.
+constexpr int kMaxWaitingSplits = 32, kSplitsOfThread = 16;
+
+// The threads of a warpgroup that combine splits: as many as have room for their sums in place of
+// its rows of Q.
+constexpr int combining_threads(const Sm90DecodeKernelConfig &cfg) {
+  return cfg.d_head == 96 ? 64 : 128;
 }
 
 // Returns the configuration of the forward whose tiles these kernels use.
@@ -77,7 +81,7 @@ struct Sm90DecodeKernelArgs {
 typedef void (*sm90_decode_kernel_fn)(const Sm90DecodeKernelArgs);
 
 struct Sm90DecodeKernels {
-  sm90_decode_kernel_fn decode, combine;
+  sm90_decode_kernel_fn decode, waiting_decode, stream_k_decode, combine;
   append_kernel_fn append;
 };
 

@@ -76,18 +76,10 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
 
   FLASHSMITH_DEVICE void run() {
     scheduler_.begin();
-    if (leads()) SplitTiles(args_.problem.split).begin();
-    SplitsState state = KeySplits<Traits>(args_.problem).state();
-    for (bool is_first = true; true; is_first = false) {
-      KeySplits<Traits> splits(args_.problem, state);
-      Parked own{};
-      if (!ptx::uniform(splits.next(own.split))) break;
-      own.state = splits.state();
-      state = visit(own, is_first);
-    }
-    scheduler_.end();
-    if constexpr (Traits::may_wait) {
-      if (args_.problem.split.polls > 0) combine_share();
+    if constexpr (Traits::one_split) {
+      visit_one_split();
+    } else {
+      visit_splits();
     }
   }
 
@@ -96,8 +88,72 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
   // Returns whether this thread leads the consumer threads of the block.
   FLASHSMITH_DEVICE bool leads() const { return warpgroup_ == 0 && thread() == 0; }
 
-  // Visits a split, and returns the state, which is in no register meanwhile.
-  FLASHSMITH_DEVICE SplitsState visit(const Parked &own, bool is_first) {
+  FLASHSMITH_DEVICE void visit_splits() {
+    SplitsState state = KeySplits<Traits, Traits::equal_splits>(args_.problem).state();
+    int continued = 0;  // the split of a work tile that an earlier block began, parked
+    for (bool is_first = true; true; is_first = false) {
+      KeySplits<Traits, Traits::equal_splits> splits(args_.problem, state);
+      Parked own{};
+      if (!ptx::uniform(splits.next(own.split))) break;
+      own.state = splits.state();
+      const Parked done = visit(own, is_first);
+      state = done.state;
+      const SoftmaxStats stats[kHalves] = {softmax_.stats(0), softmax_.stats(1)};
+      const DecodeOutput<Traits> output(args_.problem, done.split, warpgroup_);
+      if constexpr (Traits::waits) {
+        if (done.split.count == 1) {
+          output.store_rows(O_.sums(), stats);
+        } else {
+          output.store_partial(O_.sums(), stats);
+          if (done.split.index > 0) continued = parked_;
+        }
+      } else {
+        if (leads()) SplitTiles(args_.problem.split).add(done.split);
+        output.write(O_.sums(), stats);
+      }
+    }
+    scheduler_.end();
+    if constexpr (Traits::waits) combine_shares(continued);
+  }
+
+  // Combines a share of each work tile that other blocks have a part of, too: of `continued`, and
+  // of the last split if it begins a work tile. A block waits for others when it has arrived at
+  // both.
+  FLASHSMITH_DEVICE void combine_shares(int continued) const {
+    constexpr int kTiles = Traits::arrived_words;
+#pragma unroll 1
+    for (int i = 0; i < 2 * kTiles; i++) {
+      const int which = i % kTiles;
+      const Parked done = parked(which == 0 ? continued : parked_);
+      if (done.split.count <= 1 || (which > 0 && done.split.index > 0)) continue;
+      const DecodeOutput<Traits> output(args_.problem, done.split, warpgroup_);
+      if (i < kTiles) {
+        output.arrive(which);
+      } else {
+        output.combine_share(which);
+      }
+    }
+  }
+
+  // Visits the block's equal split, and combines a share of its work tile.
+  FLASHSMITH_DEVICE void visit_one_split() {
+    KeySplits<Traits, Traits::equal_splits> splits(args_.problem);
+    Parked own{};
+    if (!ptx::uniform(splits.next(own.split))) {
+      scheduler_.end();
+      return;
+    }
+    const Parked done = visit(own, true);
+    const SoftmaxStats stats[kHalves] = {softmax_.stats(0), softmax_.stats(1)};
+    const DecodeOutput<Traits> output(args_.problem, done.split, warpgroup_);
+    output.store_partial(O_.sums(), stats);
+    scheduler_.end();
+    output.arrive(0);
+    output.combine_share(0);
+  }
+
+  // Visits a split, and returns it with the state; both are in no register meanwhile.
+  FLASHSMITH_DEVICE Parked visit(const Parked &own, bool is_first) {
     park(own);
     open(own.split, is_first);
     clear();
@@ -112,17 +168,7 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
       for (; block_ >= begin; block_--) this->template overlapped_step<false>();
     }
     this->values();
-    const Parked done = parked();
-    if (leads()) SplitTiles(args_.problem.split).add(done.split);
-    DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).write(O_.sums(), softmax_);
-    return done.state;
-  }
-
-  // Combines a share of the block's only split. Behind the loop over splits there are registers for
-  // it.
-  FLASHSMITH_DEVICE void combine_share() const {
-    const Parked done = parked();
-    DecodeOutput<Traits>(args_.problem, done.split, warpgroup_).combine_share();
+    return parked(parked_);
   }
 
   // Tells the compiler that all lanes have the same blocks and stages, which it cannot see behind
@@ -170,10 +216,10 @@ class DecodeConsumer : BlockSteps<Traits, DecodeConsumer<Traits>> {
       parked_ = lane() == i ? word : parked_;
     }
   }
-  FLASHSMITH_DEVICE Parked parked() const {
+  static FLASHSMITH_DEVICE Parked parked(int own) {
     ParkedWords words;
 #pragma unroll
-    for (int i = 0; i < ParkedWords::kCount; i++) words.word[i] = ptx::shuffle_from(parked_, i);
+    for (int i = 0; i < ParkedWords::kCount; i++) words.word[i] = ptx::shuffle_from(own, i);
     return __builtin_bit_cast(Parked, words);
   }
 

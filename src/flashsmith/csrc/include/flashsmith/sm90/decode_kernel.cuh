@@ -13,18 +13,15 @@
 
 namespace flashsmith::sm90 {
 
-// Grid: any number of blocks. Block: threads_per_block(CFG). Dynamic shared memory:
-// shared_memory_bytes(CFG).
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::n_threads, 1)
-    decode_kernel(const __grid_constant__ Sm90DecodeKernelArgs args) {
+FLASHSMITH_DEVICE void decode(const Sm90DecodeKernelArgs &args) {
   constexpr bool kMoveRegisters = Traits::n_warpgroups > 1;
   if (ptx::thread_index() == 0) Barriers<Traits>::init();
   ptx::barrier_sync();
   ptx::wait_for_launch_before();
   // Where splits wait for each other, blocks of the next launch would take the SMs that have none,
   // and later spread unevenly.
-  if (!Traits::may_wait || args.problem.split.polls == 0) ptx::let_next_launch_begin();
+  if constexpr (!Traits::waits) ptx::let_next_launch_begin();
   const int warpgroup = ptx::warp_index() / (kWarpgroupSize / kWarpSize);
   if (warpgroup == 0) {
     if constexpr (kMoveRegisters) ptx::decrease_registers<Traits::registers.producer>();
@@ -36,9 +33,34 @@ __global__ void __launch_bounds__(Traits::n_threads, 1)
   }
 }
 
+// Grid: any number of blocks. Block: threads_per_block(CFG). Dynamic shared memory:
+// shared_memory_bytes(CFG).
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    decode_kernel(const __grid_constant__ Sm90DecodeKernelArgs args) {
+  decode<Traits>(args);
+}
+
+// Kernels whose splits wait for each other. A schedule of its own has a kernel of its own, with
+// half of the instructions: the first launch after other kernels reads them from memory. Block and
+// dynamic shared memory: as above; all blocks run at the same time. Grid: a block for each equal
+// split, or any number for stream-K.
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    waiting_decode_kernel(const __grid_constant__ Sm90DecodeKernelArgs args) {
+  decode<WaitingTraits<Traits, false>>(args);
+}
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::n_threads, 1)
+    stream_k_decode_kernel(const __grid_constant__ Sm90DecodeKernelArgs args) {
+  decode<WaitingTraits<Traits, true>>(args);
+}
+
 template <typename Traits>
 constexpr Sm90DecodeKernels decode_kernels() {
   return {.decode = decode_kernel<Traits>,
+          .waiting_decode = waiting_decode_kernel<Traits>,
+          .stream_k_decode = stream_k_decode_kernel<Traits>,
           .combine = combine_kernel<Traits, Sm90DecodeKernelArgs>,
           .append = cache_append_kernel<Traits>};
 }

@@ -1,9 +1,9 @@
 // Stores a warpgroup's sums: as rows of O or, if the work tile is split, as a partial result.
 //
-// If a work tile has two splits, the last one to arrive combines them, each warpgroup its rows, in
-// the order of the keys. It would wait long for more splits, so these wait for each other and
-// combine a share each (attention/split_arrivals.cuh), or a separate kernel combines them
-// (attention/combine_kernel.cuh).
+// If a work tile has two equal splits, the last one to arrive combines them, each warpgroup its
+// rows, in the order of the keys. It would wait long for more splits, so these wait for each other
+// and combine a share each (attention/split_arrivals.cuh), as those of stream-K do, or a separate
+// kernel combines them (attention/combine_kernel.cuh).
 #pragma once
 
 #include "flashsmith/attention/partial_results.cuh"
@@ -31,49 +31,20 @@ class DecodeOutput {
   FLASHSMITH_DEVICE DecodeOutput(const DecodeProblem &problem, const KeySplit &split, int warpgroup)
       : problem_(problem), split_(split), sums_(problem, split), warpgroup_(warpgroup) {}
 
-  // Where splits wait for each other, `combine_share` has to follow.
-  FLASHSMITH_DEVICE void write(const Accumulator &O, const Softmax<Traits> &softmax) const {
-    const SplitArgs &args = problem_.split;
-    const Stats stats = {softmax.stats(0), softmax.stats(1)};
+  FLASHSMITH_DEVICE void write(const Accumulator &O, const Stats &stats) const {
     if (split_.count == 1) {
-      float factor[kHalves];
-      finish_rows(factor, stats);
-      store(O, factor, 0);
+      store_rows(O, stats);
       return;
     }
     store_partial(O, stats);
-    const bool waits = Traits::may_wait && args.polls > 0;
-    if (args.split_tiles == nullptr && !waits && is_last()) combine_splits();
+    if (problem_.split.split_tiles == nullptr && is_last()) combine_splits();
   }
 
-  // Waits for the other splits of the work tile, and combines a share of the warpgroup's rows.
-  FLASHSMITH_DEVICE void combine_share() const {
-    if (split_.count <= 1) return;  // nor has an idle block any
-    const SplitArgs &args = problem_.split;
-    SplitArrivals arrivals(counter(), split_.count, args.polls);
-    // All partial results come before the arrival.
-    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);  // order in global memory
-    if (thread() == 0) {
-      ptx::thread_store_shared_4(told(), static_cast<uint32_t>(arrivals.arrive()));
-    }
-    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);
-    const auto own = static_cast<Combines>(ptx::load_shared_4(told()));
-    const uint32_t before = thread() == 0 ? arrivals.leave() : 0;
-    combine_chunks(own);
-    if (thread() == 0) arrivals.clear_after_all(before);
+  FLASHSMITH_DEVICE void store_rows(const Accumulator &O, const Stats &stats) const {
+    float factor[kHalves];
+    finish_rows(factor, stats);
+    store(O, factor, 0);
   }
-
- private:
-  FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return sums_.rows(); }
-  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
-  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
-  // Returns a row of the lane, in the work tile.
-  FLASHSMITH_DEVICE int lane_row(int half) const {
-    return warpgroup_ * kWgmmaM + thread() / kWarpSize * kWarpRows + first_row(lane()) +
-           half * kRowsPerHalf;
-  }
-
-  // ---- partial results ----
 
   // Stores the partial result of this split. The four lanes of a row have eight contiguous numbers.
   FLASHSMITH_DEVICE void store_partial(const Accumulator &O, const Stats &stats) const {
@@ -92,6 +63,39 @@ class DecodeOutput {
     }
   }
 
+  // Tells the other splits of the work tile that this one's partial result is stored. `which`: the
+  // first or the second of the block's splits that wait.
+  FLASHSMITH_DEVICE void arrive(int which) const {
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);  // order in global memory
+    if (thread() == 0) ptx::thread_store_shared_4(told(which), arrivals().arrive());
+  }
+
+  // Waits for the other splits, and combines a share of the warpgroup's rows.
+  FLASHSMITH_DEVICE void combine_share(int which) const {
+    SplitArrivals own_arrivals = arrivals();
+    if (thread() == 0) {
+      const Combines own = own_arrivals.wait(ptx::thread_load_shared_4(told(which)));
+      ptx::thread_store_shared_4(told(which), static_cast<uint32_t>(own));
+    }
+    ptx::named_barrier_sync(own_barrier(), kWarpgroupSize);
+    const auto own = static_cast<Combines>(ptx::load_shared_4(told(which)));
+    const uint32_t before = thread() == 0 ? own_arrivals.leave() : 0;
+    combine_chunks(own);
+    if (thread() == 0) own_arrivals.clear_after_all(before);
+  }
+
+ private:
+  FLASHSMITH_DEVICE const DecodeRows<Traits> &rows() const { return sums_.rows(); }
+  static FLASHSMITH_DEVICE int thread() { return ptx::thread_index() % kWarpgroupSize; }
+  static FLASHSMITH_DEVICE int lane() { return ptx::thread_index() % kWarpSize; }
+  // Returns a row of the lane, in the work tile.
+  FLASHSMITH_DEVICE int lane_row(int half) const {
+    return warpgroup_ * kWgmmaM + thread() / kWarpSize * kWarpRows + first_row(lane()) +
+           half * kRowsPerHalf;
+  }
+
+  // ---- partial results ----
+
   FLASHSMITH_DEVICE int own_barrier() const {
     return ptx::named_barrier_of(NamedBarrier::own_warps, warpgroup_);
   }
@@ -99,8 +103,12 @@ class DecodeOutput {
   FLASHSMITH_DEVICE uint32_t *counter() const {
     return problem_.split.arrivals + split_.tile * Traits::n_warpgroups + warpgroup_;
   }
-  FLASHSMITH_DEVICE ptx::shared_address told() const {
-    return ptx::shared_memory() + Traits::arrived_offset + warpgroup_ * sizeof(uint32_t);
+  FLASHSMITH_DEVICE ptx::shared_address told(int which = 0) const {
+    const int word = warpgroup_ * Traits::arrived_words + which;
+    return ptx::shared_memory() + Traits::arrived_offset + word * sizeof(uint32_t);
+  }
+  FLASHSMITH_DEVICE SplitArrivals arrivals() const {
+    return {counter(), split_.count, problem_.split.polls};
   }
 
   FLASHSMITH_DEVICE void combine_chunks(Combines own) const {
@@ -113,11 +121,26 @@ class DecodeOutput {
     const bool has_share = own == Combines::own_share;
     const int begin = has_share ? split_.index * each : 0;
     const int end = has_share && begin + each < all ? begin + each : all;
+    constexpr int kMaxGroups = kMaxWaitingSplits / kSplitsOfThread;
+    const int groups = problem_.split.combine_groups;
+    const ThreadGroups threads{groups, Traits::combining_threads / groups, thread(),
+                               ThreadPartials(own_Q())};
+    const auto meet = [&] { ptx::named_barrier_sync(own_barrier(), kWarpgroupSize); };
 #pragma unroll 1
-    for (int i = begin + thread(); i / kWarpSize * kWarpSize < end; i += kWarpgroupSize) {
+    for (int at = begin; at < end; at += threads.of_group) {
+      const int i = at + threads.place();
       const int row = first_row + i / kRowChunks, chunk = i % kRowChunks;
-      sums_.store(sums_.template combined<kMaxWaitingSplits>(row, chunk, 0, 1), row, chunk);
+      const bool here = threads.group() < groups && i / kWarpSize * kWarpSize < end;
+      const PartialResult sums =
+          sums_.template combined_by<kMaxGroups>(threads, row, chunk, here, meet);
+      if (here && threads.group() == 0) sums_.store(sums, row, chunk);
+      if (groups > 1) meet();
     }
+  }
+  // The warpgroup's rows of Q in shared memory, of the first box.
+  FLASHSMITH_DEVICE ptx::shared_address own_Q() const {
+    return ptx::shared_memory() + Traits::Q_offset +
+           warpgroup_ * kWgmmaM * Traits::Q_tile.row_bytes;
   }
 
   // Returns whether all other splits of the work tile have stored these rows, too.

@@ -47,7 +47,7 @@ FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args, bool
   const ptx::TensorMap &map = is_V ? args.V_map : args.K_map;
   const int batch_rows = is_V ? args.V_batch_rows : args.K_batch_rows;
   RingPosition<Traits::n_stages> stage;
-  KeySplits<Traits> splits(args.problem);
+  KeySplits<Traits, Traits::equal_splits> splits(args.problem);
   KeySplit split;
   bool is_first = true;
   while (splits.next(split)) {
@@ -63,6 +63,7 @@ FLASHSMITH_DEVICE void produce_from_cache(const Sm90DecodeKernelArgs &args, bool
       if (is_first && !is_V) LoadingOrder<Traits>::let_V_follow();
       is_first = false;
     }
+    if constexpr (Traits::one_split) break;
   }
 }
 

@@ -25,13 +25,30 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static constexpr int n_teams = 1, min_steps = 1;
   static constexpr int many_splits = 128, min_steps_of_many = 2, range_cost = 8;
 
-  static constexpr bool may_wait = may_splits_wait(CFG);
+  // Kernels of their own have splits that wait, and stream-K.
+  static constexpr bool waits = false, equal_splits = true, one_split = false;
+  static constexpr int combining_threads = flashsmith::combining_threads(CFG);
+  static_assert(combining_threads * kThreadPartialBytes <= kWgmmaM * Forward::Q_tile.row_bytes,
+                "a warpgroup's rows of Q have room for the sums of threads that combine");
 
   // The producer computes the schedule, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
 
-  // A word for each warpgroup, in place of the forward's tile queue.
+  // In place of the forward's tile queue: the words by which a thread of each warpgroup tells the
+  // others what arrivals at up to two work tiles have found.
   static constexpr int arrived_offset = Forward::queue_offset;
+  static constexpr int arrived_words = 2;
+  static_assert(arrived_offset + CFG.n_warpgroups * arrived_words * sizeof(uint32_t) <=
+                    Forward::barriers_offset,
+                "the words have room before the barriers");
+};
+
+// The traits of kernels whose splits wait for each other (attention/split_arrivals.cuh). With
+// stream-K a block may have two splits that share a work tile with others, its first and its last;
+// with equal splits it has one split.
+template <typename Traits, bool kStreamK>
+struct WaitingTraits : Traits {
+  static constexpr bool waits = true, equal_splits = !kStreamK, one_split = !kStreamK;
 };
 
 }  // namespace flashsmith::sm90
