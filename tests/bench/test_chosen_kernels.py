@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from flashsmith.configs import CAUSAL, FULL, DecodeKernelConfig, KernelId, Variant
+from flashsmith.jit import Target
+from flashsmith.lab.bench import chosen_kernels as module
 from flashsmith.lab.bench.cases import Case, workload_of
-from flashsmith.lab.bench.chosen_kernels import chosen_kernels
+from flashsmith.lab.bench.chosen_kernels import build_chosen, chosen_kernels
 from flashsmith.selection.select import select_config
 
 PLAIN = Case("forward", workload_of(128, 2, (8, 2), 300, CAUSAL), ("flashsmith", "fa3"))
@@ -45,3 +47,9 @@ def test_cases_that_choose_nothing_here_have_none() -> None:
     by_name = replace(PLAIN, candidates=("fa3",))
     others = [replace(PLAIN, operation="decode"), replace(PLAIN, score="softcap")]
     assert chosen_kernels([refused, by_name, *others], H200) == []
+
+
+def test_cases_of_decode_alone_build_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gpu_of", lambda device: (H200, None))
+    monkeypatch.setattr(module, "target_of", lambda device: Target.cuda("sm_90a"))
+    build_chosen([replace(PLAIN, operation="decode")])

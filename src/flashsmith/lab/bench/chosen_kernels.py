@@ -30,6 +30,8 @@ def build_chosen(cases: Iterable[Case]) -> None:
     device, start = torch.device("cuda"), time.monotonic()
     with suppress(FlashsmithError):
         kernels = chosen_kernels(cases, *gpu_of(device))
+        if not kernels:
+            return
         build_kernels(kernels, target_of(device))
         seconds = time.monotonic() - start
         print(f"{seconds:.1f} s: {len(kernels)} kernels built", file=sys.stderr, flush=True)
