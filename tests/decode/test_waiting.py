@@ -12,8 +12,7 @@ import torch
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
-from flashsmith.runtime.emulation import emulation
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, emulation, find_decode
 from support.decoding import WGMMA, Requests, assert_near_truth, assert_same_bits, requests, run
 
 ALL_AT_ONCE = 8  # workers; the emulated GPU has four SMs, with one of these thread blocks each

@@ -16,7 +16,7 @@ from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.jit import Target
 from flashsmith.lab.soak.prepared import extras_of
 from flashsmith.reference import Packing, Semantics
-from flashsmith.runtime import DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, emulation, find_decode
 from flashsmith.runtime.emulation import Emulation
 from support.decoding import (
     WGMMA,
@@ -178,6 +178,21 @@ def slots_and_blocks(heads_kv: int, n_q: int, n_k: int) -> tuple[int, int]:
     kernel = find_decode(KernelId(TWO), Target.emulator())
     plan = kernel.plan(DecodeTensors(q, k, k, torch.empty_like(q)))
     return plan.workspace_bytes // (TWO.B_r * (TWO.d_head + 2) * 4), plan.launches[0].grid[0]
+
+
+@pytest.mark.parametrize(("steps", "slots"), [(16, 24 * 5), (17, 2 * 132)])
+def test_short_splits_are_equal_whatever_the_lengths_are(steps: int, slots: int) -> None:
+    """24 work tiles on 132 SMs have five splits each, or 132 work ranges with two partial results
+    each."""
+    asked = requests(TWO, (1, 1, 1), n_q=20, heads=(32, 8))
+    dtype = TWO.dtype.to_torch_dtype()
+    k = torch.empty(3, 5 * steps * TWO.B_c, 8, TWO.d_head, dtype=dtype)
+    kernel = find_decode(KernelId(TWO), Target.emulator())
+    tensors = DecodeTensors(asked.q, k, k, torch.empty_like(asked.q))
+    with emulation(kernel, num_sms=132):
+        plan = kernel.plan(tensors, extras=CallArgs(seqused_k=asked.seqlens))
+    assert len(plan.launches) == 1
+    assert plan.workspace_bytes == slots * TWO.B_r * (TWO.d_head + 2) * 4
 
 
 def test_splits_that_share_keys_take_the_fewest_steps_in_rounds() -> None:

@@ -17,7 +17,8 @@ enum class Combines : uint32_t { nothing, own_share, everything };
 class SplitArrivals {
   // The counter has the numbers of the splits that wait, or have waited, for all others to arrive;
   // of those that gave up before; and of the former that need the counter no more. The last of
-  // these clears it. Once all have arrived, the first two numbers do not change any more.
+  // these clears it. Once all have arrived, the first two numbers do not change any more. A work
+  // tile has at most as many splits as the GPU has SMs, of which none has more than kOnes.
   static constexpr int kBits = 8;
   static constexpr uint32_t kOnes = (1 << kBits) - 1;
   static constexpr uint32_t kWaits = 1, kGaveUp = 1 << kBits, kIsDone = 1 << 2 * kBits;

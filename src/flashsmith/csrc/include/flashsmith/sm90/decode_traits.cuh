@@ -34,8 +34,8 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   // The producer computes the schedule, too, which takes it more registers than copying alone.
   static constexpr RegisterSplit registers = {40, 232};
 
-  // In place of the forward's tile queue: the words by which a thread of each warpgroup tells the
-  // others what arrivals at up to two work tiles have found.
+  // The words by which a thread of each warpgroup tells the others what its arrivals at up to two
+  // work tiles have found. They have the place of the forward's tile queue.
   static constexpr int arrived_offset = Forward::queue_offset;
   static constexpr int arrived_words = 2;
   static_assert(arrived_offset + CFG.n_warpgroups * arrived_words * sizeof(uint32_t) <=
