@@ -6,12 +6,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from flashsmith.configs import KernelId
 from flashsmith.configs.registry import FORWARD
+from flashsmith.errors import BuildError
 from flashsmith.jit import find_cuda_toolkit, kernel_source_stamp
 from flashsmith.lab.bench.machine_code_record import CodeRow, MachineCodeRecord
 from flashsmith.selection.tables import Table
@@ -154,3 +155,24 @@ def test_functions_of_a_cubin_are_compared_without_their_names() -> None:
     for other in ((".text.b", 51, B), (".text.b", 50, B[:-1] + b"\3"), (".text.b", 50, B[:32])):
         assert tool.functions_in(cubin((".text.a", 40, A), other)) != usual
     assert len(tool.functions_in(cubin((".text.a", 40, A)))) == 1
+
+
+def test_a_kernel_that_would_be_refused_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = load_script("tools/build/_cubins.py")
+    kernel = KernelId(ENTRY.ranked[0].config, ENTRY.workload.variant)
+    made = tmp_path / "made.cubin"
+    made.write_bytes(cubin((".text.a", 40, A)))
+    unit = SimpleNamespace(key="key", arch="sm_90a")
+    monkeypatch.setattr(tool, "visit_units", lambda *given: [given[3](kernel, unit, tmp_path)])
+    monkeypatch.setattr(tool, "compile_unit", lambda unit, folder: made)
+    for finding in ("an arrival at 0x40", ""):
+        monkeypatch.setattr(tool, "first_finding", lambda unit, made, finding=finding: finding)
+        rows = tool.measure_cubins([kernel], ["sm_90a"], 1, tmp_path)
+        if finding:
+            with pytest.raises(BuildError, match=finding):
+                list(rows)
+            assert not (tmp_path / "key.json").exists()
+        else:
+            assert [row[:2] for row in rows] == [(kernel.name, "sm_90a")]

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _units import compile_unit, visit_units
+from _units import compile_unit, first_finding, visit_units
 
 from flashsmith.configs import KernelId
+from flashsmith.errors import BuildError
 from flashsmith.jit import Target
 from flashsmith.jit.units import TranslationUnit
 from flashsmith.lab.bench.machine_code_record import CodeRow
@@ -31,14 +32,18 @@ def measure_cubins(
     made: A folder of earlier results, by the keys of units, so that an interrupted run resumes.
 
     Raises:
-        FlashsmithError, OSError, subprocess.CalledProcessError: A tool is missing or fails.
+        BuildError: The lint refuses a kernel, or a tool is missing or fails.
+        OSError, subprocess.CalledProcessError: A tool is missing or fails.
     """
     target = Target.cuda(*archs)
 
     def rows_of(kernel: KernelId, unit: TranslationUnit, folder: Path) -> list[CodeRow]:
         known = made / f"{unit.key}.json"
         if not known.is_file():
-            replace_file(known, json.dumps(functions_in(compile_unit(unit, folder).read_bytes())))
+            cubin = compile_unit(unit, folder)
+            if finding := first_finding(unit, cubin):
+                raise BuildError(f"{kernel.name} would be refused where it is built: {finding}")
+            replace_file(known, json.dumps(functions_in(cubin.read_bytes())))
         return [(kernel.name, unit.arch, n, sha) for n, sha in json.loads(known.read_text())]
 
     for done, rows in enumerate(visit_units(instances, target, jobs, rows_of), 1):

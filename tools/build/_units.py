@@ -12,7 +12,9 @@ from typing import TypeVar
 from flashsmith import codegen
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target, find_cuda_toolkit, find_cxx
+from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.kernel_compilers import KernelCompiler, NvccCompiler
+from flashsmith.jit.lint import lint_machine_code
 from flashsmith.jit.sources import PACKAGE_SOURCES
 from flashsmith.jit.units import TranslationUnit, plan_kernels
 
@@ -59,3 +61,12 @@ def compile_unit(unit: TranslationUnit, folder: Path) -> Path:
     command = [*unit.command, str(folder / unit.source_file), "-o", str(made)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return made
+
+
+def first_finding(unit: TranslationUnit, made: Path) -> str:
+    """Returns the first instruction that the lint refuses in a unit's cubin, or why it was not
+    linted; empty if there is none."""
+    if not unit.is_linted:
+        return ""
+    code = lint_machine_code(disassemble(made, unit.arch), [unit.arch])
+    return "; ".join(map(str, (*code.early_releases, *code.not_linted)[:1]))

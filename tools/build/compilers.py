@@ -28,7 +28,7 @@ import _environment
 
 _environment.enter()
 
-from _units import visit_units
+from _units import first_finding, visit_units
 
 from flashsmith import settings
 from flashsmith.configs import (
@@ -39,9 +39,7 @@ from flashsmith.configs import (
 )
 from flashsmith.gpus import get_gpu_architecture
 from flashsmith.jit import PACKAGE_SOURCES, Target, find_cuda_toolkit, find_cxx
-from flashsmith.jit.disassembler import disassemble
 from flashsmith.jit.kernel_compilers import KernelCompiler, NvccCompiler, NvrtcCompiler
-from flashsmith.jit.lint import lint_machine_code, may_release
 from flashsmith.jit.nvrtc import find_nvrtc
 from flashsmith.jit.ptxas import parse_performance_warnings, parse_resources
 from flashsmith.jit.sources import nvrtc_hash
@@ -161,16 +159,11 @@ def rows_of(
         return row(
             registers=max(each.registers for each in used),
             spilled=max(each.spilled for each in used),
-            lint=_first_finding(made.path, arch) if may_release(unit.texts) else "",
+            lint=first_finding(unit, made.path),
             slow="; ".join(parse_performance_warnings(made.log)),
         )
 
     return visit_units(kernels, Target.cuda(arch), jobs, row_of, compiler)
-
-
-def _first_finding(made: Path, arch: str) -> str:
-    code = lint_machine_code(disassemble(made, arch), [arch])
-    return "; ".join(map(str, (*code.early_releases, *code.not_linted)[:1]))
 
 
 def _first_error(log: str) -> str:
