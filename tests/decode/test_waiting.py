@@ -6,6 +6,8 @@ until no other can run, and gives up, so that the last one to arrive combines ev
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import torch
 
@@ -13,7 +15,15 @@ from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
 from flashsmith.reference import Semantics
 from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, emulation, find_decode
-from support.decoding import WGMMA, Requests, assert_near_truth, assert_same_bits, requests, run
+from support.decoding import (
+    WGMMA,
+    Requests,
+    assert_near_truth,
+    assert_same_bits,
+    in_pages,
+    requests,
+    run,
+)
 
 ALL_AT_ONCE = 8  # workers; the emulated GPU has four SMs, with one of these thread blocks each
 
@@ -110,3 +120,26 @@ def test_splits_of_stream_k_wait(cfg: DecodeKernelConfig) -> None:
         for workers in (1, 2, 5):
             how = {"num_sms": num_sms, "workers": workers, "seed": workers}
             assert_same_bits(together, run(cfg, asked, semantics, **how))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_calls_on_gpus_of_many_sizes(seed: int) -> None:
+    """Up to 40 SMs have equal splits, which wait or are combined by a kernel, or stream-K; thread
+    blocks run side by side, or some wait in vain for others."""
+    rng = Random(seed)
+    torch.manual_seed(seed)
+    cfg = rng.choice(WGMMA)
+    kv = rng.choice((1, 1, 2, 3))
+    n_q = rng.randint(1, max(cfg.B_r // 4, 2) + 8)
+    lengths = [
+        rng.choice((0, 1, rng.randint(1, 9 * cfg.B_c), rng.randint(1, 60 * cfg.B_c)))
+        for _ in range(rng.choice((1, 1, 2, 3, 4)))
+    ]
+    asked = requests(cfg, lengths, n_q=n_q, heads=(4 * kv, kv))
+    placed = in_pages(asked, rng.choice((16, 64)), seed) if rng.random() < 0.4 else None
+    sinks = torch.linspace(-3, 6, 4 * kv) if rng.random() < 0.5 else None
+    semantics = Semantics(causal=rng.random() < 0.5, sinks=sinks)
+    how = {"splits": rng.choice((0, 0, 0, rng.randint(1, 40))), "num_sms": rng.randint(2, 40)}
+    found = run(cfg, asked, semantics, placed, workers=rng.choice((1, 3, 40)), seed=seed, **how)
+    assert_near_truth(found, asked, semantics)
+    assert_same_bits(found, run(cfg, asked, semantics, placed, workers=rng.choice((1, 40)), **how))
