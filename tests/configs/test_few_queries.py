@@ -61,7 +61,8 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
     [
         (problem(2, 20, 12000), 128),  # memory-bound, in eight splits that wait for each other
         (problem(2, 16, 9000, (64, 8)), 128),
-        (problem(1, 20, 12000), 64),  # memory-bound: eight splits leave less than sixteen
+        (problem(1, 20, 12000), 128),  # memory-bound, in sixteen splits that wait
+        (problem(1, 16, 16384), 64),  # up to 64 rows
         (problem(4, 48, 5000), 128),  # 192 rows are bound by products
         (problem(1, 100, 4000), 128),
         (problem(1, 256, 1282, (14, 2), 64), 64),  # two splits of six KV steps, not four of three
@@ -72,7 +73,7 @@ def test_an_h200_serves_few_queries_by_what_is_faster(
     ],
 )
 def test_small_tiles_serve_short_splits(given: Problem, B_r: int) -> None:
-    """few_queries_splits.csv has what was measured."""
+    """few_queries_splits.csv and few_queries_schedules.csv have what was measured."""
     assert rows_chosen(given) == B_r
 
 
