@@ -124,7 +124,7 @@ def test_splits_of_stream_k_wait(cfg: DecodeKernelConfig) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_calls_on_gpus_of_many_sizes(seed: int) -> None:
-    """Up to 40 SMs have equal splits, which wait or are combined by a kernel, or stream-K; thread
+    """Splits are equal and wait, or a kernel combines them, or they are those of stream-K. Thread
     blocks run side by side, or some wait in vain for others."""
     rng = Random(seed)
     torch.manual_seed(seed)
