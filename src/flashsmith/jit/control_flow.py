@@ -71,7 +71,7 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
             if last.falls_through and end in block_of:
                 following.add(block_of[end])
         blocks.append(Block(range(start, end), tuple(sorted(following)), last.leaves))
-    if any(each.base == "BMOV" for each in instructions):
+    if reader.restores_barriers:
         return blocks
     block_at = {instructions[start].address: block for start, block in block_of.items()}
     joins = [
@@ -164,7 +164,8 @@ class _EdgeReader:
         for each in instructions:
             if each.base == "BSSY" and each.target in self._inside:
                 self._joins.setdefault(_barrier(each), []).append(each.target)
-        if any(each.base == "BMOV" for each in instructions):
+        self.restores_barriers = any(each.base == "BMOV" for each in instructions)
+        if self.restores_barriers:
             everything = sorted({join for joins in self._joins.values() for join in joins})
             self._joins = dict.fromkeys(self._joins, everything)
 

@@ -19,7 +19,7 @@ struct DecodeBlocks {
   bool one_split_each;
   int time_alone;        // of a block alone on an SM, as SplitTimes have it
   int steps_even;        // max KV steps of equal splits to which stream-K is not worth its cost
-  int splits_of_thread;  // that a thread combines before several share them
+  int splits_of_thread;  // max splits of a chunk that one thread combines; more are shared
 };
 
 // The time of a split on an SM that has all the memory bandwidth it can have while others are idle,

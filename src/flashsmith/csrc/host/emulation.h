@@ -6,7 +6,8 @@
 
 namespace flashsmith {
 
-// With few blocks, persistent kernels have more tiles than blocks in small problems, too.
+// The usual GPU has few SMs, so that persistent kernels have more tiles than blocks in small
+// problems, too.
 constexpr int kEmulatedSMs = 4;
 
 struct Emulation {

@@ -73,8 +73,8 @@ struct SplitArgs {
   // zero again afterwards. The last one to arrive combines, or, in kernels whose splits wait, every
   // split looks `polls` times whether the others have arrived, and combines its share
   // (attention/split_arrivals.cuh). Where a separate kernel combines, `split_tiles` lists the work
-  // tiles with their splits. Of both, `combine_groups` threads share the splits of a chunk of a
-  // row.
+  // tiles with their splits. In both cases `combine_groups` threads share the splits of a
+  // chunk of a row.
   uint32_t *arrivals, *split_tiles;
   int combine_groups, polls;
 };

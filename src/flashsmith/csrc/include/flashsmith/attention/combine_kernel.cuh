@@ -10,8 +10,8 @@
 namespace flashsmith {
 
 // Grid: (work tiles, blocks for the rows of a work tile). Block: kCombineThreads, in
-// SplitArgs::combine_groups groups; group g takes every combine_groups-th split, from split g on,
-// of the same chunks of rows. Dynamic shared memory: ThreadPartials of all threads.
+// SplitArgs::combine_groups groups (ThreadGroups). Dynamic shared memory: ThreadPartials of all
+// threads.
 template <typename Traits, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(const __grid_constant__ Args args) {

@@ -25,7 +25,7 @@ struct DecodeTraits : KernelTraits<forward_config(CFG), VARIANT> {
   static constexpr int n_teams = 1, min_steps = 1;
   static constexpr int many_splits = 128, min_steps_of_many = 2, range_cost = 8;
 
-  // Kernels of their own have splits that wait, and stream-K.
+  // Splits that wait, and stream-K, have kernels of their own (WaitingTraits).
   static constexpr bool waits = false, equal_splits = true, one_split = false;
   static constexpr int combining_threads = flashsmith::combining_threads(CFG);
   static_assert(combining_threads * kThreadPartialBytes <= kWgmmaM * Forward::Q_tile.row_bytes,
