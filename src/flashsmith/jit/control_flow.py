@@ -6,7 +6,7 @@ If machine code does not name a successor, all possible successors are assumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -39,6 +39,15 @@ class _Edges:
     leaves: bool = False
 
 
+@dataclass(frozen=True)
+class _Join:
+    """A BSSY: the BSYNCs of its register that it reaches may continue at its target."""
+
+    index: int
+    register: str
+    target: int  # an address
+
+
 def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
     """Returns the basic blocks of a function by address; the first is its entry.
 
@@ -51,7 +60,14 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
     - A call or a branch out of the function, or to an address in a register, leaves: the code there
       is unknown. A call returns.
     """
-    reader = _EdgeReader(instructions)
+    inside = {each.address for each in instructions}
+    joins = [
+        _Join(i, _barrier(each), each.target)
+        for i, each in enumerate(instructions)
+        if each.base == "BSSY" and each.target in inside
+    ]
+    restores_barriers = any(each.base == "BMOV" for each in instructions)
+    reader = _EdgeReader(instructions, joins, restores_barriers)
     edges = {i: found for i, each in enumerate(instructions) if (found := reader.edges(each))}
     index_of = {each.address: i for i, each in enumerate(instructions)}
     everywhere = any(each.anywhere for each in edges.values())
@@ -71,31 +87,27 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
             if last.falls_through and end in block_of:
                 following.add(block_of[end])
         blocks.append(Block(range(start, end), tuple(sorted(following)), last.leaves))
-    if reader.restores_barriers:
+    if restores_barriers:
         return blocks
     block_at = {instructions[start].address: block for start, block in block_of.items()}
-    joins = [
-        (i, _barrier(each), block_at[each.target])
-        for i, each in enumerate(instructions)
-        if each.base == "BSSY" and each.target in block_at
-    ]
-    return _with_reached_joins(blocks, instructions, joins)
+    return _with_reached_joins(blocks, instructions, joins, block_at)
 
 
 def _with_reached_joins(
     blocks: Sequence[Block],
     instructions: Sequence[Instruction],
-    joins: Sequence[tuple[int, str, int]],
+    joins: Sequence[_Join],
+    block_at: Mapping[int, int],
 ) -> list[Block]:
     """Returns the blocks without the edges of a BSYNC to the target of a BSSY of its register that
     no path leads from. A BSYNC that no BSSY reaches keeps all edges.
 
-    joins: The BSSYs: the index of each, its register and the block of its target.
+    block_at: The blocks by the address of their first instruction.
     """
     of_register: dict[str, int] = {}
-    for bit, (_, register, _) in enumerate(joins):
-        of_register[register] = of_register.get(register, 0) | 1 << bit
-    bit_of = {index: 1 << bit for bit, (index, _, _) in enumerate(joins)}
+    for bit, join in enumerate(joins):
+        of_register[join.register] = of_register.get(join.register, 0) | 1 << bit
+    bit_of = {join.index: 1 << bit for bit, join in enumerate(joins)}
     kept, issued = [-1] * len(blocks), [0] * len(blocks)
     for number, block in enumerate(blocks):
         for index in block.indices:
@@ -112,7 +124,7 @@ def _with_reached_joins(
         if number in unknown or not of_sync[number]:
             return following
         here = leaving & of_sync[number]
-        targets = {target for bit, (_, _, target) in enumerate(joins) if here >> bit & 1}
+        targets = {block_at[join.target] for bit, join in enumerate(joins) if here >> bit & 1}
         return targets | following & {number + 1}
 
     unknown: set[int] = set()
@@ -155,19 +167,18 @@ def reaching(
 class _EdgeReader:
     """Reads the successors of the control instructions of one function."""
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
+    def __init__(
+        self, instructions: Sequence[Instruction], joins: Sequence[_Join], restores_barriers: bool
+    ) -> None:
         self._inside = {each.address for each in instructions}
         self._behind_calls = [
             after.address for call, after in pairwise(instructions) if call.base == "CALL"
         ]
-        self._joins: dict[str, list[int]] = {}  # B register -> the targets of its BSSYs
-        for each in instructions:
-            if each.base == "BSSY" and each.target in self._inside:
-                self._joins.setdefault(_barrier(each), []).append(each.target)
-        self.restores_barriers = any(each.base == "BMOV" for each in instructions)
-        if self.restores_barriers:
-            everything = sorted({join for joins in self._joins.values() for join in joins})
-            self._joins = dict.fromkeys(self._joins, everything)
+        self._joins: dict[str, list[int]] = {}  # B register -> where its BSYNCs may continue
+        for join in joins:
+            own = (other.target for other in joins if other.register == join.register)
+            everything = (other.target for other in joins)
+            self._joins[join.register] = sorted({*(everything if restores_barriers else own)})
 
     def edges(self, instruction: Instruction) -> _Edges | None:
         """Returns the successors; None if the next instruction always follows."""
