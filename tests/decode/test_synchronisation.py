@@ -53,8 +53,8 @@ def calls_of(cfg: DecodeKernelConfig) -> list[tuple[Requests, int]]:
     n_q = 1 if cfg.family == "sm80" else 40
     short = requests(cfg, (70, 3, 190, 64, 130, 20), n_q=n_q)
     long = requests(cfg, (900,), n_q=n_q, heads=(2, 1))
-    uneven = requests(cfg, (1, 4100, 70, 3, 64, 90, 50), n_q=n_q, heads=(2, 1))
-    apart = requests(cfg, (4000, 100), n_q=max(n_q, 8), heads=(2, 1))
+    uneven = requests(cfg, (1, 4100, 70, 3, 64, 90, 50, 80, 60), n_q=n_q, heads=(2, 1))
+    apart = requests(cfg, (4000, 100, 70), n_q=max(n_q, 8), heads=(2, 1))
     rows = requests(cfg, (900, 300), n_q=max(n_q, 8), heads=(2, 1))
     calls = [(short, 1), (short, 0), (long, 0), (long, 3), (long, 8), (rows, 16), (uneven, 0)]
     return [*calls, (apart, 0)]

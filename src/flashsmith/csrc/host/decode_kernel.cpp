@@ -40,7 +40,7 @@ int64_t DecodeKernel::splits_in_rounds(const ForwardProblem &problem, int num_sm
 }
 
 int64_t DecodeKernel::even_splits(const ForwardProblem &problem, int num_sms) const {
-  constexpr int kLong = 24;                 // KV steps
+  constexpr int kLong = 20;                 // KV steps
   constexpr int kEnoughOnTheirWay = 96000;  // bytes; enough for an SM's share of the bandwidth
   const int64_t maximum = std::max<int64_t>(max_steps(problem) / blocks_.min_steps, 1);
   const bool has_few = kSMsOfFew * n_tiles(problem) < kFew * num_sms;
@@ -138,16 +138,23 @@ DecodePlan DecodeKernel::plan(const ForwardProblem &problem, const DecodeNumbers
   int64_t blocks =
       blocks_.one_split_each ? all_splits : std::min(all_splits, resident_blocks(num_sms));
   plan.next_begins_early = begins_early(blocks, combines, num_sms);
+  constexpr int kSplitsOfTile = 3;  // with fewer, the last one is much shorter
+  bool in_parts = false;
   if (!plan.is_even) {
     plan.n_ranges = static_cast<int>(n_ranges(problem, all_splits, num_sms));
     plan.times = times(all_splits, plan.n_ranges, num_sms);
     plan.next_begins_early_behind_ranges = begins_early(plan.n_ranges, combines, num_sms);
-    blocks = blocks_.one_split_each ? std::max<int64_t>(blocks, plan.n_ranges) : plan.n_ranges;
+    in_parts = blocks_.one_split_each && !equal_lengths &&
+               kSplitsOfTile * n_tiles(problem) <= plan.n_ranges;
+    if (in_parts) plan.next_begins_early = plan.next_begins_early_behind_ranges;
+    const bool may_be_even = blocks_.one_split_each && !in_parts;
+    blocks = may_be_even ? std::max<int64_t>(blocks, plan.n_ranges) : plan.n_ranges;
   }
   const int64_t slots = decode_slots(plan, n_tiles(problem));
   plan.launches = {decode_};
   plan.launches[0].grid = {static_cast<unsigned>(blocks), 1, 1};
-  if (wait) plan.launches[0].function = plan.is_even ? waiting_ : stream_k_;
+  if (wait && plan.is_even) plan.launches[0].function = waiting_;
+  if (!plan.is_even && !in_parts) plan.launches[0].function = stream_k_;
   plan.workspace_bytes = slots * slot_bytes(tiles);
   if (slots == 0) return plan;
   if (!combines) {

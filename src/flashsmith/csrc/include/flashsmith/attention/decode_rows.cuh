@@ -3,7 +3,7 @@
 // blocks that visit the same keys then stay together, and find them in L2.
 #pragma once
 
-#include "flashsmith/attention/key_splits.cuh"
+#include "flashsmith/attention/work_tiles.cuh"
 
 namespace flashsmith {
 

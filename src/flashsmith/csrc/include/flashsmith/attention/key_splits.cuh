@@ -1,7 +1,4 @@
-// The split-KV schedule: the keys of the requests that a thread block visits.
-//
-// A work tile is B_r packed GQA rows of one head of the cache. Its keys are visited in KV steps of
-// kStepKeys keys, which the teams of a block have side by side. There are two schedules.
+// Two split-KV schedules: the keys of the requests that a thread block visits.
 //
 // Equal splits: each work tile is split into the same number of splits, which blocks take in turn.
 // The number is either an argument, so that the result of a request does not depend on the other
@@ -20,61 +17,9 @@
 // anew.
 #pragma once
 
-#include <type_traits>
-
-#include "flashsmith/attention/decode_sequence.cuh"
-#include "flashsmith/attention/divisor.cuh"
-#include "flashsmith/attention/mask.cuh"
-#include "flashsmith/ptx/shuffle.cuh"
+#include "flashsmith/attention/work_tiles.cuh"
 
 namespace flashsmith {
-
-// The keys that any query of a request sees; `begin` is a multiple of B_c.
-struct KeySpan {
-  int begin, end;
-
-  template <typename Traits>
-  static FLASHSMITH_DEVICE KeySpan of(const DecodeProblem &problem,
-                                      const typename Traits::Sequence &sequence) {
-    using Mask = typename Traits::Mask;
-    const int begin = Mask::first(problem, sequence, 0) / Traits::B_c * Traits::B_c;
-    const int last = Mask::last(problem, sequence, problem.seq_len_q - 1, sequence.seq_len_k() - 1);
-    return {begin, last >= begin ? last + 1 : begin};
-  }
-};
-
-// A split: the KV steps from `begin` to before `end` of a work tile.
-struct KeySplit {
-  int batch, head, Q_block;
-  int tile;  // number of the work tile
-  int begin, end;
-  int index, count;              // among the splits of the work tile
-  int first_slot, rest, stride;  // slots of the partial results
-
-  FLASHSMITH_DEVICE int slot(int i) const { return i == 0 ? first_slot : rest + i * stride; }
-};
-
-static_assert(sizeof(KeySplit) == kSplitWords * sizeof(uint32_t),
-              "the host has room for what a kernel that combines is told");
-
-// Returns the sum over the lanes before this one, and in `total` the sum over all lanes.
-FLASHSMITH_DEVICE int sum_before(int value, int lane, int &total) {
-  int before = 0;
-  total = value;
-  const auto add = [&](auto mask) {
-    constexpr int kMask = decltype(mask)::value;
-    const float other = ptx::shuffle_xor<kMask>(ptx::bits_float(static_cast<uint32_t>(total)));
-    const int of_others = static_cast<int>(ptx::float_bits(other));
-    if (lane & kMask) before += of_others;
-    total += of_others;
-  };
-  add(std::integral_constant<int, 1>());
-  add(std::integral_constant<int, 2>());
-  add(std::integral_constant<int, 4>());
-  add(std::integral_constant<int, 8>());
-  add(std::integral_constant<int, 16>());
-  return before;
-}
 
 // The position of a block in its schedule.
 struct SplitsState {
@@ -88,20 +33,16 @@ struct SplitsState {
 // equal, whatever the lengths are, in kernels that have no code for stream-K.
 template <typename Traits, bool kEqual = false>
 class KeySplits {
-  static constexpr int kStepKeys = Traits::B_c * Traits::n_teams;
   // Costs in KV steps: kFixedCost for every work tile beside its steps, and kRangeCost for a work
   // range, whose ends have to be combined with other blocks' partial results.
   static constexpr int kFixedCost = 1, kRangeCost = Traits::range_cost;
   static constexpr int kAbout = 32;  // stream-K has to gain more than 1 / this
-  // The min number of KV steps of a block in a work tile. It grows, up to a bound, where many
-  // blocks would share a work tile, because the last of them has to combine their partial results.
-  static constexpr int kMinSteps = Traits::min_steps, kManySplits = Traits::many_splits;
-  static constexpr int kMinStepsOfMany = Traits::min_steps_of_many;
   // Lengths that a lane loads at a time.
   static constexpr int kLengthsAtOnce = 4;
 
   const DecodeProblem &problem_;
   SplitsState own_;
+  const WorkTiles<Traits> tiles_;
 
  public:
   // Chooses the schedule; whole warps execute this.
@@ -109,14 +50,15 @@ class KeySplits {
       : problem_(problem),
         own_{.splits = problem.split.splits.value,
              .at = ptx::block_index_x(),
-             .end = problem.all_tiles.value * problem.split.splits.value} {
+             .end = problem.all_tiles.value * problem.split.splits.value},
+        tiles_(problem) {
     if (!kEqual && !problem.split.is_even) use_shorter_schedule();
   }
 
   // Another object may continue from this state.
   FLASHSMITH_DEVICE const SplitsState &state() const { return own_; }
   FLASHSMITH_DEVICE KeySplits(const DecodeProblem &problem, const SplitsState &state)
-      : problem_(problem), own_(state) {}
+      : problem_(problem), own_(state), tiles_(problem) {}
 
   FLASHSMITH_DEVICE bool next_launch_begins_early() const {
     const SplitArgs &args = problem_.split;
@@ -149,7 +91,8 @@ class KeySplits {
     }
     const int longest = ptx::max_of_lanes(maximum) - kFixedCost;
     total = ptx::sum_of_lanes(total) * problem_.tiles_of_request.value;
-    const int minimum = min_steps(longest), share = quotient_up(total, problem_.split.n_ranges);
+    const int minimum = tiles_.min_steps(longest),
+              share = quotient_up(total, problem_.split.n_ranges);
     own_.range = share > minimum ? share : minimum;
     const int by_ranges = of_share(own_.range, problem_.split.times.ranges);
     if (time_of_splits(longest, by_ranges) > by_ranges + by_ranges / kAbout + kRangeCost) {
@@ -167,31 +110,17 @@ class KeySplits {
     if (own_.at < own_.end) find_request();
   }
 
-  FLASHSMITH_DEVICE int steps_of(int request) const {
-    const typename Traits::Sequence sequence(problem_, request);
-    const auto keys = KeySpan::template of<Traits>(problem_, sequence);
-    const int steps = (keys.end - keys.begin + kStepKeys - 1) / kStepKeys;
-    return steps > 1 ? steps : 1;  // so that no work tile is a special case
-  }
   FLASHSMITH_DEVICE int cost(int steps) const { return steps + kFixedCost; }
   // Returns the cost of one work tile of a request; 0 behind the last request.
   FLASHSMITH_DEVICE int cost_of_request(int request) const {
-    return request < problem_.batch ? cost(steps_of(request)) : 0;
-  }
-
-  // Returns the min number of KV steps of a block in a work tile of `steps` steps.
-  FLASHSMITH_DEVICE int min_steps(int steps) const {
-    if (problem_.split.split_tiles != nullptr) return kMinSteps;
-    int minimum = steps / kManySplits;
-    minimum = minimum < kMinStepsOfMany ? minimum : kMinStepsOfMany;
-    return minimum > kMinSteps ? minimum : kMinSteps;
+    return request < problem_.batch ? cost(tiles_.steps_of(request)) : 0;
   }
 
   // Returns the KV steps of each split of a work tile of `steps` steps.
   FLASHSMITH_DEVICE int steps_of_split(int steps) const {
     const int each = quotient_up(steps, problem_.split.splits);
     if (problem_.split.is_fixed) return each;
-    const int minimum = min_steps(steps);
+    const int minimum = tiles_.min_steps(steps);
     return each > minimum ? each : minimum;
   }
 
@@ -224,7 +153,7 @@ class KeySplits {
         const bool here = own_begin <= own_.at && own_.at < own_begin + own;
         own_.request = ptx::sum_of_lanes(here ? first + lane : 0);
         own_.request_begin = ptx::sum_of_lanes(here ? own_begin : 0);
-        own_.steps = steps_of(own_.request);
+        own_.steps = tiles_.steps_of(own_.request);
         return;
       }
       begin += total;
@@ -236,7 +165,7 @@ class KeySplits {
     while (own_.at < own_.end) {
       while (own_.at >= own_.request_begin + cost(own_.steps) * tiles) {
         own_.request_begin += cost(own_.steps) * tiles;
-        own_.steps = steps_of(++own_.request);
+        own_.steps = tiles_.steps_of(++own_.request);
       }
       const int tile = quotient(own_.at - own_.request_begin, cost(own_.steps));
       const int first = own_.request_begin + tile * cost(own_.steps) + kFixedCost,
@@ -245,7 +174,7 @@ class KeySplits {
       own_.at = end;
       if (begin >= end) continue;  // the range has only the fixed cost of this work tile
       const int first_block = quotient(first, own_.range);
-      split = split_of(own_.request, tile);
+      split = tiles_.split_of(own_.request, tile);
       split.begin = begin - first;
       split.end = end - first;
       split.index = ptx::block_index_x() - first_block;
@@ -268,10 +197,10 @@ class KeySplits {
       const int tile = own_.at - index * problem_.all_tiles.value;
       const int request = quotient(tile, problem_.tiles_of_request);
       own_.at += ptx::grid_size_x();
-      const int steps = steps_of(request), each = steps_of_split(steps);
+      const int steps = tiles_.steps_of(request), each = steps_of_split(steps);
       const int begin = index * each, end = begin + each < steps ? begin + each : steps;
       if (begin >= end) continue;
-      split = split_of(request, tile - request * problem_.tiles_of_request.value);
+      split = tiles_.split_of(request, tile - request * problem_.tiles_of_request.value);
       split.begin = begin;
       split.end = end;
       split.index = index;
@@ -281,15 +210,6 @@ class KeySplits {
       return true;
     }
     return false;
-  }
-
-  FLASHSMITH_DEVICE KeySplit split_of(int request, int tile) const {
-    KeySplit split{};
-    split.batch = request;
-    split.head = quotient(tile, problem_.Q_blocks);
-    split.Q_block = tile - split.head * problem_.Q_blocks.value;
-    split.tile = request * problem_.tiles_of_request.value + tile;
-    return split;
   }
 };
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "flashsmith/attention/key_splits.cuh"
+#include "flashsmith/attention/work_tiles.cuh"
 #include "flashsmith/ptx/global_exchange.cuh"
 
 namespace flashsmith {

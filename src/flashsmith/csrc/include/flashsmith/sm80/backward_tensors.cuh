@@ -8,6 +8,7 @@
 #include "flashsmith/sm80/backward_traits.cuh"
 #include "flashsmith/sm80/column_groups.cuh"
 #include "flashsmith/sm80/epilogue.cuh"
+#include "flashsmith/sm80/may_see.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
 
 namespace flashsmith::sm80 {
@@ -26,17 +27,6 @@ struct VisitedRows {
     return row < unmasked_begin || row_end > unmasked_end;
   }
 };
-
-// Returns whether some of the queries from `query` to before `query_end` may see some of the keys
-// from `key` to before `key_end`.
-template <typename Traits>
-FLASHSMITH_DEVICE bool may_see(const ProblemArgs &problem,
-                               const typename Traits::Sequence &sequence, int query, int query_end,
-                               int key, int key_end) {
-  using Mask = typename Traits::Mask;
-  return Mask::last(problem, sequence, query_end - 1, sequence.seq_len_k() - 1) >= key &&
-         Mask::first(problem, sequence, query) < key_end;
-}
 
 // The tensors of one batch entry.
 template <typename Traits>

@@ -35,7 +35,7 @@ struct DecodeKernelArgs {
 typedef void (*decode_kernel_fn)(const DecodeKernelArgs);
 
 struct FlashDecodeKernels {
-  decode_kernel_fn decode, combine;
+  decode_kernel_fn decode, stream_k_decode, combine;
   append_kernel_fn append;
 };
 

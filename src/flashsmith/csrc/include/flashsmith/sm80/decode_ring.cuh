@@ -1,7 +1,7 @@
 // Copies a team's keys and values from the cache into its ring of stages.
 #pragma once
 
-#include "flashsmith/attention/key_splits.cuh"
+#include "flashsmith/attention/work_tiles.cuh"
 #include "flashsmith/ptx/cp_async.cuh"
 #include "flashsmith/ptx/shuffle.cuh"
 #include "flashsmith/sm80/per_token_scale.cuh"

@@ -5,6 +5,7 @@
 #include "flashsmith/ptx/barrier.cuh"
 #include "flashsmith/sm80/epilogue.cuh"
 #include "flashsmith/sm80/gemm.cuh"
+#include "flashsmith/sm80/may_see.cuh"
 #include "flashsmith/sm80/smem_tile.cuh"
 
 namespace flashsmith::sm80 {
@@ -17,6 +18,10 @@ template <typename Traits>
 class ForwardBlock {
   using value_t = typename Traits::value_t;
   static constexpr int B_r = Traits::B_r, B_c = Traits::B_c;
+  // Whether warps leave out blocks that their rows do not see. Where an SM has several thread
+  // blocks, the products of another one take the time of a warp that waits.
+  static constexpr bool kLeavesOut =
+      (Traits::Mask::kAhead || Traits::Mask::kBehind) && Traits::blocks_per_SM == 1 && B_r > B_c;
   using KVLoader = TileLoader<Traits, B_c>;
 
   const ForwardKernelArgs &args_;
@@ -135,7 +140,8 @@ class ForwardBlock {
   // ---- steps ----
 
   // Visits one block of K and V. There are two barriers a block: at each, one tile has arrived for
-  // all warps and the other has been read by all, so its next load may start.
+  // all warps and the other has been read by all, so its next load may start. A warp whose rows see
+  // none of the keys only copies and waits.
   template <Visit kVisit>
   FLASHSMITH_DEVICE void visit(int block, bool masked) {
     if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(K_loader_, n_keys(block));
@@ -144,12 +150,9 @@ class ForwardBlock {
     if constexpr (Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
     K_loader_.step_back();
 
-    // d_qk is never zero.
     SAccumulators<Traits> S;
-    gemm_QK<Traits>(S, q_, Q_of_warp(), shared_ + Traits::K_offset, lane_offset_, K_lane_offset_,
-                    args_.problem.d_qk);
-    change_scores(S, block);
-    if (masked) mask_scores(S, block);
+    const bool is_seen = !kLeavesOut || kVisit == Visit::plain || sees(block);
+    if (is_seen) compute_scores(S, block, masked);
 
     if constexpr (!Traits::config.eager_load_blocks) load<kVisit>(V_loader_, n_keys(block));
     V_loader_.step_back();
@@ -158,6 +161,7 @@ class ForwardBlock {
     if constexpr (Traits::config.eager_load_blocks) {
       if (block > begin_) K_loader_.load();
     }
+    if (!is_seen) return;
 
     Softmax<Traits>::template step<kVisit != Visit::plain>(softmax_, S, O_);
     drop_weights(S, block);
@@ -165,6 +169,21 @@ class ForwardBlock {
 #pragma unroll
     for (int m = 0; m < Traits::m_tiles; m++) pack_operand<value_t>(P[m], S[m]);
     gemm_PV<Traits>(O_, P, shared_ + Traits::V_offset, lane_offset_, args_.problem.d_qk);
+  }
+
+  // Returns whether this warp's rows see keys of a block.
+  FLASHSMITH_DEVICE bool sees(int block) const {
+    const int row = row_ + warp_row_;
+    return may_see<Traits>(args_.problem, sequence_, row, row + Traits::rows_per_warp, block * B_c,
+                           block * B_c + B_c);
+  }
+
+  FLASHSMITH_DEVICE void compute_scores(SAccumulators<Traits> &S, int block, bool masked) {
+    // d_qk is never zero.
+    gemm_QK<Traits>(S, q_, Q_of_warp(), shared_ + Traits::K_offset, lane_offset_, K_lane_offset_,
+                    args_.problem.d_qk);
+    change_scores(S, block);
+    if (masked) mask_scores(S, block);
   }
 
   // Returns this lane's first row of a fragment, in the sequence.
