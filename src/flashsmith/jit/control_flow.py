@@ -6,7 +6,7 @@ If machine code does not name a successor, all possible successors are assumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -60,16 +60,15 @@ def find_blocks(instructions: Sequence[Instruction]) -> list[Block]:
     - A call or a branch out of the function, or to an address in a register, leaves: the code there
       is unknown. A call returns.
     """
-    inside = {each.address for each in instructions}
+    index_of = {each.address: i for i, each in enumerate(instructions)}
     joins = [
         _Join(i, _barrier(each), each.target)
         for i, each in enumerate(instructions)
-        if each.base == "BSSY" and each.target in inside
+        if each.base == "BSSY" and each.target in index_of
     ]
     restores_barriers = any(each.base == "BMOV" for each in instructions)
-    reader = _EdgeReader(instructions, joins, restores_barriers)
+    reader = _EdgeReader(instructions, index_of, joins, restores_barriers)
     edges = {i: found for i, each in enumerate(instructions) if (found := reader.edges(each))}
-    index_of = {each.address: i for i, each in enumerate(instructions)}
     everywhere = any(each.anywhere for each in edges.values())
     starts = {0} | {i + 1 for i in edges}
     starts |= {index_of[address] for each in edges.values() for address in each.targets}
@@ -168,17 +167,26 @@ class _EdgeReader:
     """Reads the successors of the control instructions of one function."""
 
     def __init__(
-        self, instructions: Sequence[Instruction], joins: Sequence[_Join], restores_barriers: bool
+        self,
+        instructions: Sequence[Instruction],
+        inside: Container[int | None],
+        joins: Sequence[_Join],
+        restores_barriers: bool,
     ) -> None:
-        self._inside = {each.address for each in instructions}
+        """Keeps what the edges depend on.
+
+        inside: The addresses of the function's instructions.
+        """
+        self._inside = inside
         self._behind_calls = [
             after.address for call, after in pairwise(instructions) if call.base == "CALL"
         ]
         self._joins: dict[str, list[int]] = {}  # B register -> where its BSYNCs may continue
         for join in joins:
-            own = (other.target for other in joins if other.register == join.register)
-            everything = (other.target for other in joins)
-            self._joins[join.register] = sorted({*(everything if restores_barriers else own)})
+            self._joins.setdefault(join.register, []).append(join.target)
+        if restores_barriers:
+            everything = [join.target for join in joins]
+            self._joins = dict.fromkeys(self._joins, everything)
 
     def edges(self, instruction: Instruction) -> _Edges | None:
         """Returns the successors; None if the next instruction always follows."""
