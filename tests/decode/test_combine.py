@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from flashsmith.configs import DecodeKernelConfig, KernelId
+from flashsmith.configs import DecodeKernelConfig
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
-from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
 from support.decoding import (
     PLAIN,
     assert_bits_are_of_each_request,
     assert_right,
     assert_same_bits,
     in_pages,
+    plan_of,
     requests,
     run,
 )
@@ -41,11 +40,8 @@ def combine_grid(
 
     full: Whether requests have no lengths.
     """
-    kernel = find_decode(KernelId(cfg), Target.emulator())
     asked = requests(cfg, (900,) * n_requests, n_q, heads=(4, 1))
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    lengths = CallArgs(seqused_k=None if full else asked.seqlens)
-    plan = kernel.plan(tensors, how=Splitting(splits), extras=lengths)
+    plan = plan_of(cfg, asked, splits, full=full)
     assert (plan.counter_bytes > 0) == (len(plan.launches) == 1 and plan.workspace_bytes > 0)
     return plan.launches[1].grid[:2] if len(plan.launches) > 1 else None
 

@@ -23,6 +23,7 @@ from support.decoding import (
     assert_near_truth,
     assert_same_bits,
     in_pages,
+    plan_of,
     requests,
     run,
 )
@@ -32,11 +33,7 @@ KERNELS: list[DecodeKernelConfig] = [PLAIN, *VARIED, LONG, *TEAMS[:2]]
 
 
 def blocks_of(cfg: DecodeKernelConfig, asked: Requests, num_sms: int) -> int:
-    kernel = find_decode(KernelId(cfg), Target.emulator())
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    with emulation(kernel, num_sms=num_sms):
-        plan = kernel.plan(tensors, extras=CallArgs(seqused_k=asked.seqlens))
-    return plan.launches[0].grid[0]
+    return int(plan_of(cfg, asked, num_sms=num_sms).launches[0].grid[0])
 
 
 def slots_that_are_written(cfg: DecodeKernelConfig, asked: Requests, num_sms: int) -> int:

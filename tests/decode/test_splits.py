@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from flashsmith.configs import DecodeKernelConfig, KernelId
 from flashsmith.jit import Target
-from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import find_decode
 from flashsmith.runtime.emulation import Emulation
-from support.decoding import PLAIN, VARIED, WGMMA, assert_right, in_slots, requests
+from support.decoding import PLAIN, VARIED, WGMMA, assert_right, in_slots, plan_of, requests
 
 
 @pytest.mark.parametrize(
@@ -44,10 +43,7 @@ def blocks_and_slots(
     full: Whether requests have no lengths.
     """
     asked = requests(PLAIN, (rows,) * n_requests, heads=(2, 1), behind=0)
-    lengths = None if full else torch.full((n_requests,), rows, dtype=torch.int32)
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    kernel = find_decode(KernelId(PLAIN), Target.emulator())
-    plan = kernel.plan(tensors, how=Splitting(splits), extras=CallArgs(seqused_k=lengths))
+    plan = plan_of(PLAIN, asked, splits, full=full)
     return plan.launches[0].grid[0], plan.workspace_bytes // (PLAIN.B_r * (PLAIN.d_head + 2) * 4)
 
 

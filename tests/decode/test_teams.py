@@ -10,19 +10,18 @@ import pytest
 import torch
 
 import flashsmith
-from flashsmith.configs import DecodeKernelConfig, DType, KernelId, Variant
+from flashsmith.configs import DecodeKernelConfig, DType, Variant
 from flashsmith.configs.decode import work_tiles
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.sm80.decode import FlashDecodeKernelConfig
 from flashsmith.configs.workload import D_HEADS, DecodeWorkload, WorkTiles
 from flashsmith.dtype import ELEMENT_BYTES
 from flashsmith.errors import DeviceError
-from flashsmith.jit import Target
 from flashsmith.ops import decode_calls
 from flashsmith.ops.decode_call import DecodeCall, DecodeOptions
 from flashsmith.ops.kv_cache import KVCache
 from flashsmith.reference import Semantics
-from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, find_decode
+from flashsmith.runtime import CallArgs
 from support.decoding import (
     PLAIN,
     TEAMS,
@@ -31,6 +30,7 @@ from support.decoding import (
     assert_same_bits,
     assert_wild_page_is_not_followed,
     in_pages,
+    plan_of,
     requests,
 )
 from support.decoding import run as run_one
@@ -78,9 +78,7 @@ def test_bits_depend_on_no_other_request_and_no_order_of_warps() -> None:
 def test_a_plan_has_a_tile_for_each_B_r_rows(cfg: DecodeKernelConfig) -> None:
     n_q, heads, splits = 20, (8, 2), 3
     asked = requests(cfg, (40, 40), n_q=n_q, heads=heads)
-    kernel = find_decode(KernelId(cfg), Target.emulator())
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    plan = kernel.plan(tensors, how=Splitting(splits))
+    plan = plan_of(cfg, asked, splits, full=True)
     tiles = 2 * heads[1] * -(-n_q * (heads[0] // heads[1]) // cfg.B_r)
     assert plan.counter_bytes == tiles * 4
     assert plan.workspace_bytes == tiles * splits * cfg.B_r * (cfg.d_head + 2) * 4

@@ -11,16 +11,15 @@ from random import Random
 import pytest
 import torch
 
-from flashsmith.configs import DecodeKernelConfig, KernelId
-from flashsmith.jit import Target
+from flashsmith.configs import DecodeKernelConfig
 from flashsmith.reference import Semantics
-from flashsmith.runtime import CallArgs, DecodeTensors, Splitting, emulation, find_decode
 from support.decoding import (
     WGMMA,
     Requests,
     assert_near_truth,
     assert_same_bits,
     in_pages,
+    plan_of,
     requests,
     run,
 )
@@ -31,11 +30,7 @@ ALL_AT_ONCE = 8  # workers; the emulated GPU has four SMs, with one of these thr
 def launches(
     cfg: DecodeKernelConfig, asked: Requests, splits: int, num_sms: int = 0, ragged: bool = False
 ) -> int:
-    kernel = find_decode(KernelId(cfg), Target.emulator())
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    extras = CallArgs(seqused_k=asked.seqlens) if ragged else CallArgs()
-    with emulation(kernel, num_sms=num_sms):
-        return len(kernel.plan(tensors, how=Splitting(splits), extras=extras).launches)
+    return len(plan_of(cfg, asked, splits, full=not ragged, num_sms=num_sms).launches)
 
 
 @pytest.mark.parametrize("cfg", [WGMMA[0], WGMMA[-1]], ids=str)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from random import Random
 from typing import Any
 
@@ -23,14 +22,12 @@ from flashsmith.configs import (
 )
 from flashsmith.errors import EmulatorFault
 from flashsmith.jit import Target
-from flashsmith.lab.soak import random_case
-from flashsmith.lab.soak.draw import EMULATOR
-from flashsmith.lab.soak.launches import make_launch, prepare_for
 from flashsmith.reference import Semantics
 from flashsmith.runtime import emulation, load_kernels
 from support.problems import Emulated, Tensors, run_with_lse
 from support.semantics import BAND, assert_right, packed, packing_of, tensors_of
 from support.sm90_kernels import PACKED
+from support.soak import assert_right_in_random_problems
 
 GROUPS = (2, 3, 4, 7, 8)
 ODD_GROUPS = (1, 5, 33, 64)
@@ -87,14 +84,7 @@ def test_groups_of_one_head_and_of_as_many_as_rows(config: ForwardKernelConfig, 
 def test_random_problems_of_the_soak(kernel: KernelId) -> None:
     """The soak draws tensors with gaps, rows shorter than d_head, hidden infinities and any order
     of warps."""
-    rng = Random(f"{kernel}")
-    drawn = iter(lambda: random_case(rng, kernel.config, kernel.variant, EMULATOR), None)
-    for seed, case in enumerate(islice(drawn, CASES)):
-        launch = make_launch(kernel, prepare_for(kernel.config, case, "cpu"))
-        launch.results.poison(math.nan)
-        launch.run(seed)
-        compared = launch.compare()
-        assert all(each.ok for each in compared.values()), (case, compared)
+    assert_right_in_random_problems(kernel, CASES)
 
 
 @pytest.mark.parametrize("group", [3, 7, 8])

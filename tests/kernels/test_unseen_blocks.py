@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
-from random import Random
 
 import pytest
 
 from flashsmith.configs import CAUSAL, FULL, KernelId, Variant, parse_kernel_name_into_config
 from flashsmith.jit import Target
-from flashsmith.lab.soak import EMULATOR, random_case
 from flashsmith.lab.soak.draw_meaning import MIXED_VARIANTS
-from flashsmith.lab.soak.launches import make_launch, prepare_for
 from flashsmith.runtime import emulation, load_kernels
 from support.problems import Emulated, assert_correct, random_qkv, run
 from support.semantics import BAND
+from support.soak import assert_right_in_random_problems
 
 CASES = 12
 # One thread block for an SM, of eight warps that have 16 rows each; and two for an SM.
@@ -70,12 +67,4 @@ def test_other_kernels_compute_all_blocks_of_a_tile(emulated: Emulated) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda each: each.slug)
 def test_random_problems(kernel: KernelId) -> None:
-    """Each result is checked against float64, in memory that was NaN."""
-    rng = Random(f"{kernel}")
-    drawn = iter(lambda: random_case(rng, kernel.config, kernel.variant, EMULATOR), None)
-    for seed, case in enumerate(islice(drawn, CASES)):
-        launch = make_launch(kernel, prepare_for(kernel.config, case, "cpu"))
-        launch.results.poison(math.nan)
-        launch.run(seed)
-        compared = launch.compare()
-        assert all(each.ok for each in compared.values()), (case, compared)
+    assert_right_in_random_problems(kernel, CASES)

@@ -26,6 +26,7 @@ from flashsmith.runtime import (
     emulation,
     find_decode,
 )
+from flashsmith.runtime.plan import Plan
 
 # These are lengths around a slice of keys, and around a round of all warps.
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 130, 300)
@@ -196,6 +197,26 @@ def run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns o and lse; the kernel is built if it is missing."""
     return launch_on(cfg, asked.q, placed or in_slots(asked), semantics, splits, **emulated)
+
+
+def plan_of(
+    cfg: DecodeKernelConfig,
+    asked: Requests,
+    splits: int = 0,
+    *,
+    full: bool = False,
+    num_sms: int = 0,
+) -> Plan:
+    """Returns the plan of a call over slots; the kernel is built if it is missing.
+
+    full: Whether requests have no lengths.
+    num_sms: Of the emulated GPU; 0: as many as usual.
+    """
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    extras = CallArgs(seqused_k=None if full else asked.seqlens)
+    with emulation(kernel, num_sms=num_sms):
+        return kernel.plan(tensors, how=Splitting(splits), extras=extras)
 
 
 def launch_on(

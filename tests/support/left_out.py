@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
-from random import Random
 from typing import Any
 
 import torch
 
 from flashsmith.configs import KernelId
 from flashsmith.jit import Target
-from flashsmith.lab.soak import random_case
 from flashsmith.lab.soak.case import SoakCase
-from flashsmith.lab.soak.draw import EMULATOR
-from flashsmith.lab.soak.launches import Prepared, make_launch, prepare_for
+from flashsmith.lab.soak.launches import Prepared, prepare_for
 from flashsmith.runtime import load_kernels
+from support.soak import random_cases, right_launch
 
 
 def without_skips(kernel: KernelId) -> KernelId:
@@ -34,9 +31,7 @@ def assert_same_bits(kernel: KernelId, cases: int) -> None:
     """Runs a kernel with and without skip_unseen on random problems of finite values, and compares
     both with the truth, and their bits. A hidden row that is infinite would reach the results of
     one alone, by a weight of 0."""
-    rng = Random(f"{kernel}")
-    drawn = iter(lambda: random_case(rng, kernel.config, kernel.variant, EMULATOR), None)
-    finite = (case for case in drawn if case.values.are_finite)
+    finite = (case for case in random_cases(kernel) if case.values.are_finite)
     in_any_order = set() if kernel.config.is_deterministic else {"dq"}
     for seed, case in enumerate(islice(finite, cases)):
         prepared = prepare_for(kernel.config, case, "cpu")
@@ -53,9 +48,5 @@ def _right_results(
 
     seed: The order of the warps.
     """
-    launch = make_launch(kernel, prepared)
-    launch.results.poison(math.nan)
-    launch.run(seed)
-    compared = launch.compare()
-    assert all(each.ok for each in compared.values()), (kernel.name, case, compared)
+    launch = right_launch(kernel, case, prepared, seed)
     return {name: t.nan_to_num(nan=7.0) for name, t in launch.results.tensors.items()}
