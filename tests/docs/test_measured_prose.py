@@ -69,7 +69,7 @@ def said_of_sm80() -> list[str]:
 
 
 SM80 = RESULTS.parent / "2026-11-26" / "sm80-fp16"
-FP8 = RESULTS.parent / "2026-11-23" / "fp8" / "fp8_forward.csv"
+FP8 = RESULTS.parent / "2026-12-01" / "fp8" / "fp8_forward.csv"
 
 
 def of_cudnn_in_8_bits(is_ours: Callable[[str], bool], min_keys: int) -> tuple[str, str]:
@@ -271,7 +271,6 @@ def test_rates_in_8_bits_are_measured() -> None:
         "FP8 q, k: 192 x 80": is_of_scores,
         "FP8 q, k, v: 128 x 128, `two_level`, until exp": is_of_values,
         "cuDNN (o in 8 bits, too)": lambda name: name == "cuDNN",
-        "FlashAttention-3": lambda name: name == "FlashAttention-3",
     }
     lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
     for label, is_meant in labels.items():

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 import flashsmith
+from flashsmith.configs.sm90.fp8_space import fp8_candidates
+from flashsmith.dtype import DType
+from support.fp8 import Quantised, assert_right
 from support.problems import FP8
 
 pytestmark = pytest.mark.gpu
@@ -48,3 +51,16 @@ def test_every_run_gives_the_same_bits(v_dtype: torch.dtype) -> None:
     for _ in range(RUNS):
         differing += (flashsmith.attention(**given, causal=True) != first).any()
     assert not int(differing)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1], ids="{:.0%} of the rows".format)
+@pytest.mark.parametrize("ends", [(-3, -20), (-20, -3), (-20, 2), (2, -20)], ids=str)
+def test_rows_of_negative_scores(share: float, ends: tuple[float, float]) -> None:
+    (cfg,) = fp8_candidates(DType.BF16, 128, fp8_values=True)
+    asked = Quantised(cfg, (300, 1500), rows=(128, 128), per="tensor")
+    signs = torch.where(torch.rand(300) < share, 16.0, -16.0)
+    asked.set_first_columns(signs, torch.linspace(*ends, 1500))
+    found = flashsmith.attention(
+        **{name: t.cuda() for name, t in asked.given.items()}, config=cfg, return_lse=True
+    )
+    assert_right(cfg, asked.exact, *(t.cpu() for t in found))

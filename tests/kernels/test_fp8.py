@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,11 +156,20 @@ def test_maximum_that_moves(cfg: Sm90ForwardKernelConfig, order: int) -> None:
         asked = Quantised(cfg, (70, 250), per="tensor")
         ramp = torch.linspace(0, growth, 250)
         ramp = ramp if order == 1 else ramp.flip(0)
-        for name, value in {"q": torch.full((70,), 16.0), "k": ramp}.items():
-            asked.given[name][..., 0] = value[None, :, None].to(FP8)
-            scale = asked.given[f"{name}_scale"].double()
-            asked.exact[name] = asked.given[name].double() * scale
+        asked.set_first_columns(torch.full((70,), 16.0), ramp)
         asked.assert_right(cfg)
+
+
+@pytest.mark.parametrize("ends", [(-3, -20), (-20, -3), (-1, -5), (-20, 2), (2, -20)], ids=str)
+@pytest.mark.parametrize("rows", [range(70), [3], [12]], ids=["all rows", "row 3", "row 12"])
+def test_rows_of_negative_scores(rows: Sequence[int], ends: tuple[float, float]) -> None:
+    """Scores are compared as integers, but not where a row of the warp has had none above 0. The
+    fragments have rows 3 and 12 in their two halves."""
+    asked = Quantised(VALUES, (70, 250), per="tensor")
+    column = torch.full((70,), -16.0)
+    column[list(rows)] = 16.0
+    asked.set_first_columns(column, torch.linspace(*ends, 250))
+    asked.assert_right(VALUES)
 
 
 def test_sums_of_two_levels_lose_less() -> None:

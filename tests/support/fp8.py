@@ -55,6 +55,12 @@ class Quantised:
             self.given |= {name: small, f"{name}_scale": scale}
             self.exact[name] = small.double() * spread(scale, shape[2])
 
+    def set_first_columns(self, q: torch.Tensor, k: torch.Tensor) -> None:
+        """Sets the first column of all rows of q and of k; there is one scale for each tensor."""
+        for name, column in {"q": q, "k": k}.items():
+            self.given[name][..., 0] = column[None, :, None].to(FP8)
+            self.exact[name] = self.given[name].double() * self.given[f"{name}_scale"].double()
+
     def run(self, cfg: Sm90ForwardKernelConfig | None, **keywords: Any) -> Any:
         return flashsmith.attention(**self.given, config=cfg, return_lse=True, **keywords)
 

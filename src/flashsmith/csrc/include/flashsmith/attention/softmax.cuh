@@ -59,13 +59,25 @@ struct SoftmaxPolicy {
   // P stays within 2^max_log2. Where R is new, the largest weight is lower by a factor of
   // 2^lazy_rescale_log2.
   int max_log2 = stale_maximum ? 0 : lazy_rescale_log2;
-  // R is raised without a branch, so that a step is one basic block, in which exponentials of one
-  // row begin while the max of the other is computed. A step with kFresh has the branch.
+  // R is raised without a branch, so that exponentials of one row begin while the max of the other
+  // is computed. A step with kFresh has the branch.
   bool branchless = false;
+  // With branchless, where every row of the warp has had a score that was not negative: scores are
+  // compared as integers, three in an instruction, which compares two floats.
+  bool compare_bits = false;
 };
 
+// Whether the scores of a row of the warp may all have been negative so far, where this matters.
+// As a base class it is empty elsewhere: an unused member would change some kernels' machine code.
+template <bool kMatters>
+struct SignsSoFar {
+  bool all_negative = true;
+};
+template <>
+struct SignsSoFar<false> {};
+
 template <typename Traits>
-class Softmax {
+class Softmax : SignsSoFar<Traits::softmax.compare_bits> {
   static constexpr bool kFoldScale = Traits::softmax.fold_scale;
   static constexpr bool kScaled = Traits::Score::kChanges;
   static constexpr bool kLazy =
@@ -92,6 +104,7 @@ class Softmax {
   FLASHSMITH_DEVICE void reset() {
     R_[0] = R_[1] = -INFINITY;
     l_[0] = l_[1] = 0.f;
+    if constexpr (Traits::softmax.compare_bits) this->all_negative = true;
   }
 
   // Replaces S by P, still in FP32. kFresh: R may be -inf, because no block came before or a mask
@@ -222,20 +235,19 @@ class Softmax {
     return maximum[half] > R_[half] + kBound;
   }
 
-  // Raises the references of rows whose max has grown. The instructions of the two rows alternate,
-  // so that they fill each other's latencies.
+  // Raises the references of rows whose max has grown.
   template <int kElements>
   FLASHSMITH_DEVICE void follow_maxima(const float (&S)[kElements]) {
     static_assert(kBound == -kLead, "R follows every growth");
-    float maximum[kHalves] = {fmaxf(S[0], S[1]), fmaxf(S[2], S[3])};
-#pragma unroll
-    for (int i = 4; i < kElements; i += 2) {
-      maximum[half_of(i)] = fmaxf(maximum[half_of(i)], fmaxf(S[i], S[i + 1]));
+    float maximum[kHalves];
+    if constexpr (!Traits::softmax.compare_bits) {
+      row_maxima(S, maximum);
+    } else if (this->all_negative) {
+      this->all_negative = ptx::vote_any(fminf(R_[0], R_[1]) < kLead);
+      row_maxima(S, maximum);
+    } else {
+      row_maxima_of_bits(S, maximum);
     }
-    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<1>(maximum[0]));
-    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<1>(maximum[1]));
-    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<2>(maximum[0]));
-    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<2>(maximum[1]));
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
       const float reference = fmaxf(R_[half], fmaf(maximum[half], folded_scale(), kLead));
@@ -243,6 +255,46 @@ class Softmax {
       R_[half] = reference;
       l_[half] *= alpha_[half];
     }
+  }
+
+  // Computes the max of each row. The instructions of the two rows alternate, so that they fill
+  // each other's latencies.
+  template <int kElements>
+  static FLASHSMITH_DEVICE void row_maxima(const float (&S)[kElements], float (&maximum)[kHalves]) {
+    maximum[0] = fmaxf(S[0], S[1]);
+    maximum[1] = fmaxf(S[2], S[3]);
+#pragma unroll
+    for (int i = 4; i < kElements; i += 2) {
+      maximum[half_of(i)] = fmaxf(maximum[half_of(i)], fmaxf(S[i], S[i + 1]));
+    }
+    reduce_rows(maximum);
+  }
+
+  // The same, but for a row of negative scores any of them. Floats that are not negative are in the
+  // order of their bits, as integers, and larger than negative ones.
+  template <int kElements>
+  static FLASHSMITH_DEVICE void row_maxima_of_bits(const float (&S)[kElements],
+                                                   float (&maximum)[kHalves]) {
+    constexpr int kChains = 2;
+    const auto bits_of = [](float score) { return static_cast<int32_t>(ptx::float_bits(score)); };
+    const auto larger = [](int32_t a, int32_t b) { return a > b ? a : b; };
+    int32_t bits[kHalves][kChains];
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) {
+      const int32_t pair = larger(bits_of(S[i]), bits_of(S[i + 1]));
+      int32_t &chain = bits[half_of(i)][i / 4 % kChains];
+      chain = i / 4 < kChains ? pair : larger(chain, pair);
+    }
+    maximum[0] = ptx::bits_float(larger(bits[0][0], bits[0][1]));
+    maximum[1] = ptx::bits_float(larger(bits[1][0], bits[1][1]));
+    reduce_rows(maximum);
+  }
+
+  static FLASHSMITH_DEVICE void reduce_rows(float (&maximum)[kHalves]) {
+    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<1>(maximum[0]));
+    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<1>(maximum[1]));
+    maximum[0] = fmaxf(maximum[0], ptx::shuffle_xor<2>(maximum[0]));
+    maximum[1] = fmaxf(maximum[1], ptx::shuffle_xor<2>(maximum[1]));
   }
 
   FLASHSMITH_DEVICE void raise_reference(const float (&maximum)[2]) {

@@ -123,6 +123,7 @@ struct KernelTraits {
   static_assert(!CFG.stale_maximum || !fp8_values,
                 "a stale maximum leaves P below 1, where e4m3 has no room for small weights");
 
+  static constexpr bool branchless = fp8_values && CFG.lazy_rescale_log2 == 0;
   static constexpr SoftmaxPolicy softmax = {.fold_scale = true,
                                             .lazy_rescale_log2 = CFG.lazy_rescale_log2,
                                             .stale_maximum = CFG.stale_maximum,
@@ -130,7 +131,9 @@ struct KernelTraits {
                                             .max_log2 = fp8_values          ? kE4m3MaxLog2
                                                         : CFG.stale_maximum ? 0
                                                                             : CFG.lazy_rescale_log2,
-                                            .branchless = fp8_values && CFG.lazy_rescale_log2 == 0};
+                                            .branchless = branchless,
+                                            // A third warpgroup fills the gaps: it was slower.
+                                            .compare_bits = branchless && n_warpgroups <= 2};
 
   static constexpr int n_threads = threads_per_block(CFG);
   static constexpr RegisterSplit registers =
