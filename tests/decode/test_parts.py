@@ -8,13 +8,12 @@ from random import Random
 import pytest
 import torch
 
-from flashsmith.configs import DecodeKernelConfig, FlashDecodeKernelConfig, KernelId
+from flashsmith.configs import DecodeKernelConfig, FlashDecodeKernelConfig
 from flashsmith.configs.registry import DECODE
 from flashsmith.configs.workload import DecodeWorkload
 from flashsmith.dtype import DType
-from flashsmith.jit import Target
 from flashsmith.reference import Semantics
-from flashsmith.runtime import CallArgs, DecodeTensors, emulation, find_decode
+from flashsmith.runtime import emulation
 from support.decoding import (
     PLAIN,
     TEAMS,
@@ -22,6 +21,7 @@ from support.decoding import (
     Requests,
     assert_near_truth,
     assert_same_bits,
+    call_of,
     in_pages,
     plan_of,
     requests,
@@ -38,10 +38,7 @@ def blocks_of(cfg: DecodeKernelConfig, asked: Requests, num_sms: int) -> int:
 
 def slots_that_are_written(cfg: DecodeKernelConfig, asked: Requests, num_sms: int) -> int:
     """Returns how many partial results a call stores."""
-    kernel = find_decode(KernelId(cfg), Target.emulator())
-    o = torch.empty_like(asked.q)
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, o)
-    extras = CallArgs(seqused_k=asked.seqlens)
+    kernel, tensors, extras = call_of(cfg, asked)
     with emulation(kernel, count=False, num_sms=num_sms):
         plan = kernel.plan(tensors, extras=extras)
         workspace = torch.full((plan.workspace_bytes // 4,), math.nan)

@@ -199,6 +199,18 @@ def run(
     return launch_on(cfg, asked.q, placed or in_slots(asked), semantics, splits, **emulated)
 
 
+def call_of(
+    cfg: DecodeKernelConfig, asked: Requests, *, full: bool = False
+) -> tuple[DecodeKernel, DecodeTensors, CallArgs]:
+    """Returns what a call over slots takes; the kernel is built if it is missing.
+
+    full: Whether requests have no lengths.
+    """
+    kernel = find_decode(KernelId(cfg), Target.emulator())
+    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
+    return kernel, tensors, CallArgs(seqused_k=None if full else asked.seqlens)
+
+
 def plan_of(
     cfg: DecodeKernelConfig,
     asked: Requests,
@@ -212,9 +224,7 @@ def plan_of(
     full: Whether requests have no lengths.
     num_sms: Of the emulated GPU; 0: as many as usual.
     """
-    kernel = find_decode(KernelId(cfg), Target.emulator())
-    tensors = DecodeTensors(asked.q, asked.k, asked.v, torch.empty_like(asked.q))
-    extras = CallArgs(seqused_k=None if full else asked.seqlens)
+    kernel, tensors, extras = call_of(cfg, asked, full=full)
     with emulation(kernel, num_sms=num_sms):
         return kernel.plan(tensors, how=Splitting(splits), extras=extras)
 

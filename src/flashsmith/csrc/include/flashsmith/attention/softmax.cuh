@@ -62,13 +62,14 @@ struct SoftmaxPolicy {
   // R is raised without a branch, so that exponentials of one row begin while the max of the other
   // is computed. A step with kFresh has the branch.
   bool branchless = false;
-  // With branchless, where every row of the warp has had a score that was not negative: scores are
-  // compared as integers, three in an instruction, which compares two floats.
+  // A branchless step compares scores as integers, once every row of the warp has had one that was
+  // not negative: an instruction compares three integers, but two floats.
   bool compare_bits = false;
 };
 
-// Whether the scores of a row of the warp may all have been negative so far, where this matters.
-// As a base class it is empty elsewhere: an unused member would change some kernels' machine code.
+// Tells whether the scores of a row of the warp may all have been negative so far, where this
+// matters. It is a base class, which is empty elsewhere: an unused member would change some
+// kernels' machine code.
 template <bool kMatters>
 struct SignsSoFar {
   bool all_negative = true;
@@ -270,8 +271,8 @@ class Softmax : SignsSoFar<Traits::softmax.compare_bits> {
     reduce_rows(maximum);
   }
 
-  // The same, but for a row of negative scores any of them. Floats that are not negative are in the
-  // order of their bits, as integers, and larger than negative ones.
+  // Computes the same, but for a row whose scores are all negative one of them, not always their
+  // max: as integers, floats that are not negative have their order, and are above negative ones.
   template <int kElements>
   static FLASHSMITH_DEVICE void row_maxima_of_bits(const float (&S)[kElements],
                                                    float (&maximum)[kHalves]) {
